@@ -9,7 +9,7 @@ from chaos.rounds import run
 
 @pytest.mark.ci
 @pytest.mark.spark
-def test_a_minute_of_kills_costs_nothing() -> None:
+def test_a_minute_of_kills_costs_nothing():
     """Nothing is lost, doubled, split or stuck, whoever is killed or paused when."""
     lines: list[str] = []
     results = run(1.0, 2013, lines.append)

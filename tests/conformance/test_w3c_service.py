@@ -30,7 +30,7 @@ def heard(harness: PartnerApi, *headers: tuple[str, str]) -> list[dict[str, str]
     return [{k.lower(): v for k, v in got.items()} for _, got, _ in harness.got]
 
 
-def test_calls_are_spans_of_the_callers_trace(harness: PartnerApi, exported) -> None:
+def test_calls_are_spans_of_the_callers_trace(harness, exported):
     """A span for the request and one for each call, and each call names its own."""
     calls = heard(
         harness, ("TraceParent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")
@@ -42,7 +42,7 @@ def test_calls_are_spans_of_the_callers_trace(harness: PartnerApi, exported) -> 
 
 
 @pytest.mark.usefixtures("exported")
-def test_two_callers_are_none(harness: PartnerApi) -> None:
+def test_two_callers_are_none(harness):
     """With two traceparents a trace begins here."""
     other = f"00-{TRACE[::-1]}-{SPAN}-01"
     calls = heard(
@@ -53,7 +53,7 @@ def test_two_callers_are_none(harness: PartnerApi) -> None:
     assert not any("tracestate" in call for call in calls)
 
 
-def test_it_calls_nobody_else() -> None:
+def test_it_calls_nobody_else():
     """Whoever finds it must not be able to reach others through it."""
     asked = [{"url": "http://example.invalid/", "arguments": []}]
     assert service().test_client().post("/", json=asked).status_code == 400

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -17,7 +16,7 @@ from tracing_2pc.core.model import TransactionId
 
 
 @pytest.fixture
-def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def at(tmp_path, monkeypatch) -> Iterator[Site]:
     """One committed, one decided whose notifier is down, one that was contradicted."""
     monkeypatch.setenv("TPC_TOKEN", "the-token-of-the-job")
     with site(tmp_path) as made:
@@ -47,14 +46,14 @@ def commit(at: Site, id_: str, name: str) -> None:
 
 
 @pytest.fixture
-def mailer(at: Site) -> Iterator[World]:
+def mailer(at) -> Iterator[World]:
     """An outbox beside the site's participants, with two refused requests."""
     with mailer_of(at, EVIL + "\x1b\u202e", "b" * 3_000) as world:
         yield world
 
 
 @pytest.fixture
-def app(at: Site, monkeypatch: pytest.MonkeyPatch) -> Flask:
+def app(at, monkeypatch) -> Flask:
     """A console that reads the log for each request."""
     for name in ("LOG_EVERY", "HOURS_EVERY", "VIEW_EVERY"):
         monkeypatch.setattr(state, name, 0.0)
@@ -62,14 +61,14 @@ def app(at: Site, monkeypatch: pytest.MonkeyPatch) -> Flask:
 
 
 @pytest.fixture
-def operator(app: Flask) -> Visitor:
+def operator(app) -> Visitor:
     made = Visitor(app.test_client())
     assert made.log_in(OPERATOR, "Ada").status_code == 303
     return made
 
 
 @pytest.fixture
-def viewer(app: Flask) -> Visitor:
+def viewer(app) -> Visitor:
     made = Visitor(app.test_client())
     assert made.log_in(VIEWER).status_code == 303
     return made

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
 from support.console import (
     DONE,
     MAILED,
@@ -26,7 +25,7 @@ from support.console import (
 )
 from support.spark import serving
 from support.waiting import AT_LAST, until
-from support.watch import Site, fresh
+from support.watch import fresh
 
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
@@ -58,13 +57,13 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def url(app: Flask) -> Iterator[str]:
+def url(app) -> Iterator[str]:
     with serving(app) as served:
         yield served
 
 
 @pytest.fixture
-def opened(chromium: Any, url: str) -> Iterator[Open]:
+def opened(chromium, url) -> Iterator[Open]:
     """Open a page in a context of its own; nothing on it may go wrong unheard."""
     contexts, wrong = [], []
 
@@ -120,9 +119,7 @@ def assert_there(found: Any, times: int = 1) -> None:
     until(found.count, lambda count: count == times)
 
 
-def test_a_stuck_transaction_is_found_understood_and_resolved(
-    opened: Open, at: Site
-) -> None:
+def test_a_stuck_transaction_is_found_understood_and_resolved(opened, at):
     """From the list to *all is well*, without a command line."""
     page = opened()
     sees(page, "2 transactions need you")
@@ -147,7 +144,7 @@ def test_a_stuck_transaction_is_found_understood_and_resolved(
     sees(page, "1 transaction needs you")
 
 
-def test_a_forced_way_out_asks_for_the_number(opened: Open, at: Site) -> None:
+def test_a_forced_way_out_asks_for_the_number(opened, at):
     """Its cost is repeated; without the number the browser does not even send it."""
     page = opened()
     page.goto(page.url + f"transactions/{QUARANTINED}")
@@ -165,7 +162,7 @@ def test_a_forced_way_out_asks_for_the_number(opened: Open, at: Site) -> None:
     assert state_of(at, QUARANTINED) is TransactionState.CONCLUDED
 
 
-def test_a_refused_request_is_found_and_dropped(opened: Open, at: Site) -> None:
+def test_a_refused_request_is_found_and_dropped(opened, at):
     """From the first page to the record of it; its body runs nothing."""
     with mailer_of(at, EVIL, "x" * 3_000) as mailer:
         page = opened()
@@ -194,7 +191,7 @@ def test_a_refused_request_is_found_and_dropped(opened: Open, at: Site) -> None:
         assert signed_by_hand(mailer) == [(MAILED, "drop", *why)]
 
 
-def test_a_form_on_another_page_is_refused(opened: Open, url: str, at: Site) -> None:
+def test_a_form_on_another_page_is_refused(opened, url, at):
     """The cookie stays at home, and the browser says where the form is from."""
     page = opened()
     page.goto("about:blank")
@@ -207,7 +204,7 @@ def test_a_form_on_another_page_is_refused(opened: Open, url: str, at: Site) -> 
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
-def test_what_persons_type_is_text(opened: Open, at: Site) -> None:
+def test_what_persons_type_is_text(opened, at):
     """A script in the name, the reason, an error: read, and not run."""
     at.log.postpone(TransactionId.parse(STUCK), "notifier", EVIL, at.time.now())
     page = opened(token=None)
@@ -224,7 +221,7 @@ def test_what_persons_type_is_text(opened: Open, at: Site) -> None:
     assert page.title().startswith(STUCK)
 
 
-def test_the_keyboard_is_enough(opened: Open, at: Site) -> None:
+def test_the_keyboard_is_enough(opened, at):
     """Log in, skip to the content, go to what is stuck, resolve it; focus is seen."""
     page = opened(token=None)
     keys = page.keyboard
@@ -265,9 +262,7 @@ def tab_to(page: Any, selector: str) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [BROAD, NARROW], ids=["broad", "narrow"])
-def test_every_page_is_readable(
-    opened: Open, at: Site, scheme: str, size: dict[str, int], url: str
-) -> None:
+def test_every_page_is_readable(opened, at, scheme, size, url):
     """Contrast of all text is 4.5 or more, and nothing is wider than the window."""
     many = at.begin(9).id
     for number in range(20):
@@ -321,9 +316,7 @@ FAINT = """() => {
 }"""
 
 
-def test_a_refresh_leaves_alone_what_is_typed_and_where_one_is(
-    opened: Open, at: Site, url: str
-) -> None:
+def test_a_refresh_leaves_alone_what_is_typed_and_where_one_is(opened, at, url):
     """What has changed is shown; text, focus, scroll and opened parts stay."""
     page = opened()
     page.clock.install()
@@ -341,7 +334,7 @@ def test_a_refresh_leaves_alone_what_is_typed_and_where_one_is(
     assert page.evaluate("scrollY") == place
 
 
-def test_a_refresh_keeps_the_focus_of_a_link(opened: Open, at: Site) -> None:
+def test_a_refresh_keeps_the_focus_of_a_link(opened, at):
     """The list has changed around it."""
     page = opened()
     page.clock.install()
@@ -355,7 +348,7 @@ def test_a_refresh_keeps_the_focus_of_a_link(opened: Open, at: Site) -> None:
     assert_there(page.locator(f'a[href="/transactions/{DONE}"]:focus'))
 
 
-def test_nobody_is_asked_while_nobody_looks(opened: Open) -> None:
+def test_nobody_is_asked_while_nobody_looks(opened):
     """A page that is hidden asks for nothing, until it is seen again."""
     page, asked = opened(), []
     page.clock.install()
@@ -374,9 +367,7 @@ def test_nobody_is_asked_while_nobody_looks(opened: Open) -> None:
     until(lambda: page.evaluate("1") and "fetch" in asked)
 
 
-def test_a_page_that_is_not_refreshed_says_why_where_it_is_seen(
-    opened: Open, at: Site
-) -> None:
+def test_a_page_that_is_not_refreshed_says_why_where_it_is_seen(opened, at):
     """Without its log the console answers, and what it says is not "no answer"."""
     page = opened()
     page.clock.install()
@@ -394,7 +385,7 @@ def test_a_page_that_is_not_refreshed_says_why_where_it_is_seen(
     assert_there(page.locator("#fresh.old"), 0)
 
 
-def test_an_end_of_the_session_is_seen(opened: Open, url: str) -> None:
+def test_an_end_of_the_session_is_seen(opened, url):
     """A refresh then leads to where one logs in, and not to a page without news."""
     page = opened()
     page.clock.install()
@@ -408,7 +399,7 @@ def test_an_end_of_the_session_is_seen(opened: Open, url: str) -> None:
     assert page.url == f"{url}/transactions/{STUCK}"
 
 
-def test_without_a_script_there_is_a_link(opened: Open, at: Site) -> None:
+def test_without_a_script_there_is_a_link(opened, at):
     """Everything but the refreshing by itself."""
     page = opened(java_script_enabled=False)
     at.begin(9)

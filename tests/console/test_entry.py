@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from flask import Flask
 from support.console import (
     BOUND,
     JOB,
@@ -19,10 +18,8 @@ from support.console import (
     state_of,
     visitor,
 )
-from support.participant import World
 from support.texts import texts
 from support.waiting import until
-from support.watch import Site
 
 from tracing_2pc.console.sessions import LIFE, Sessions, Throttle
 from tracing_2pc.core.access import Caller, Role
@@ -39,7 +36,7 @@ RESOLVING = [
 
 
 @pytest.mark.parametrize("path", ["/", *OPEN])
-def test_nothing_is_shown_to_nobody(app: Flask, path: str) -> None:
+def test_nothing_is_shown_to_nobody(app, path):
     """Without a session every page leads to where one logs in, and says nothing."""
     answer = app.test_client().get(path)
     back = "" if path == "/" else f"?next={path}"
@@ -48,9 +45,7 @@ def test_nothing_is_shown_to_nobody(app: Flask, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", RESOLVING)
-def test_nothing_is_done_for_nobody(
-    app: Flask, at: Site, mailer: World, path: str
-) -> None:
+def test_nothing_is_done_for_nobody(app, at, mailer, path):
     """Neither without a session, nor when it has ended while the form was open."""
     visitor = Visitor(app.test_client())
     visitor.csrf = csrf_in(visitor.client.get("/login").get_data(as_text=True))
@@ -60,7 +55,7 @@ def test_nothing_is_done_for_nobody(
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
-def test_only_what_needs_no_session_is_open(app: Flask) -> None:
+def test_only_what_needs_no_session_is_open(app):
     """Health, the style and the script; every other route asks who it is."""
     client = app.test_client()
     for path in ("/health/live", "/static/console.css", "/static/console.js"):
@@ -82,7 +77,7 @@ def test_only_what_needs_no_session_is_open(app: Flask) -> None:
     }
 
 
-def test_a_viewer_sees_all_and_resolves_nothing(viewer: Visitor, at: Site) -> None:
+def test_a_viewer_sees_all_and_resolves_nothing(viewer, at):
     """No form on the page, and none that is made by hand is taken."""
     page = viewer.get(f"/transactions/{QUARANTINED}")
     assert TEXTS["for operators"] in page
@@ -96,14 +91,14 @@ def test_a_viewer_sees_all_and_resolves_nothing(viewer: Visitor, at: Site) -> No
 
 
 @pytest.mark.parametrize("token", [JOB, "wrong-token-0123456789", "", "ü" * 20])
-def test_other_tokens_do_not_log_in(app: Flask, token: str) -> None:
+def test_other_tokens_do_not_log_in(app, token):
     """A job's token is for a job; what is not known is not told from it by time."""
     visitor = Visitor(app.test_client())
     assert visitor.log_in(token).status_code == 403
     assert visitor.client.get("/").status_code == 303
 
 
-def test_a_token_of_one_application_shows_that_one(app: Flask, at: Site) -> None:
+def test_a_token_of_one_application_shows_that_one(app, at):
     """Another application's transactions are neither listed nor shown."""
     bound = visitor(app, BOUND)
     page = bound.get("/")
@@ -113,9 +108,7 @@ def test_a_token_of_one_application_shows_that_one(app: Flask, at: Site) -> None
     assert bound.client.get(f"/transactions/{QUARANTINED}").status_code == 200
 
 
-def test_a_token_of_one_application_reads_of_no_other_in_what_is_doubted(
-    app: Flask, at: Site
-) -> None:
+def test_a_token_of_one_application_reads_of_no_other_in_what_is_doubted(app, at):
     """Who has no address, and whose clock is behind: said, without another's id."""
     del at.observed["notifier"]  # before anybody asks: a thread reads it from then on
     viewer, bound = Visitor(app.test_client()), Visitor(app.test_client())
@@ -128,7 +121,7 @@ def test_a_token_of_one_application_reads_of_no_other_in_what_is_doubted(
         at.time.time -= 7200
 
 
-def test_logging_in_leads_to_where_one_wanted_to_go(app: Flask) -> None:
+def test_logging_in_leads_to_where_one_wanted_to_go(app):
     """To a transaction of ours, and to no other place."""
     for wanted, led in (
         (f"/transactions/{STUCK}", f"/transactions/{STUCK}"),
@@ -152,7 +145,7 @@ def test_logging_in_leads_to_where_one_wanted_to_go(app: Flask) -> None:
         assert answer.location == led
 
 
-def test_a_link_from_elsewhere_does_not_end_the_session(viewer: Visitor) -> None:
+def test_a_link_from_elsewhere_does_not_end_the_session(viewer):
     """The cookie stays at home then, and no new one takes its place."""
     without = viewer.client.application.test_client()
     stuck = f"/transactions/{STUCK}"
@@ -164,7 +157,7 @@ def test_a_link_from_elsewhere_does_not_end_the_session(viewer: Visitor) -> None
         assert "evil" not in answer.get_data(as_text=True)
 
 
-def test_logging_out_ends_the_session_everywhere(viewer: Visitor) -> None:
+def test_logging_out_ends_the_session_everywhere(viewer):
     """Also for a cookie that somebody has kept."""
     cookie = viewer.client.get_cookie("tpc_console")
     assert cookie is not None
@@ -173,7 +166,7 @@ def test_logging_out_ends_the_session_everywhere(viewer: Visitor) -> None:
     assert viewer.client.get("/").status_code == 303
 
 
-def test_the_cookie_is_for_the_browser_alone(app: Flask) -> None:
+def test_the_cookie_is_for_the_browser_alone(app):
     """No script reads it, no other site sends it, and it has an end."""
     visitor = Visitor(app.test_client())
     cookie = visitor.log_in(VIEWER).headers["Set-Cookie"]
@@ -184,7 +177,7 @@ def test_the_cookie_is_for_the_browser_alone(app: Flask) -> None:
     assert "Secure" in page.headers["Set-Cookie"]
 
 
-def test_a_session_ends_by_itself() -> None:
+def test_a_session_ends_by_itself():
     """Whether it is used or not; and there is no end of new ones."""
     time = [0.0]
     logins = Sessions(lambda: time[0])
@@ -201,7 +194,7 @@ def test_a_session_ends_by_itself() -> None:
     assert logins.find(None) is None
 
 
-def test_wrong_tokens_slow_down_and_a_right_one_is_not_looked_at(app: Flask) -> None:
+def test_wrong_tokens_slow_down_and_a_right_one_is_not_looked_at(app):
     """By address: another one may still log in."""
     visitor = Visitor(app.test_client())
     statuses = [visitor.log_in("wrong-token-0123456789").status_code for _ in range(3)]
@@ -214,9 +207,7 @@ def test_wrong_tokens_slow_down_and_a_right_one_is_not_looked_at(app: Flask) -> 
     assert elsewhere.log_in(OPERATOR).status_code == 303
 
 
-def test_wrong_tokens_slow_down_their_sender_and_not_all_behind_a_proxy(
-    app: Flask,
-) -> None:
+def test_wrong_tokens_slow_down_their_sender_and_not_all_behind_a_proxy(app):
     """By the address that a proxy of this machine wrote last, not by the proxy's own,
     nor by what its client pretends; a peer elsewhere is no proxy of ours.
     """
@@ -239,7 +230,7 @@ def test_wrong_tokens_slow_down_their_sender_and_not_all_behind_a_proxy(
     assert behind("203.0.113.9", "192.0.2.1").log_in(OPERATOR).status_code == 429
 
 
-def test_waits_double_up_to_a_minute_and_are_forgotten() -> None:
+def test_waits_double_up_to_a_minute_and_are_forgotten():
     """After the third try; a right one ends them."""
     time, waits = [0.0], []
     throttle = Throttle(lambda: time[0])
@@ -277,8 +268,8 @@ def test_waits_double_up_to_a_minute_and_are_forgotten() -> None:
     ],
 )
 def test_a_form_that_comes_from_elsewhere_changes_nothing(
-    mailer: World, operator: Visitor, at: Site, headers: dict[str, str]
-) -> None:
+    mailer, operator, at, headers
+):
     """Whatever it knows of ours: the browser says where it is from."""
     for path in (*RESOLVING, "/logout", "/login"):
         word = "again" if path.startswith(REFUSED) else "commit"
@@ -291,9 +282,7 @@ def test_a_form_that_comes_from_elsewhere_changes_nothing(
 
 
 @pytest.mark.parametrize("csrf", ["", "x" * 43])
-def test_a_form_without_its_token_changes_nothing(
-    mailer: World, operator: Visitor, at: Site, csrf: str
-) -> None:
+def test_a_form_without_its_token_changes_nothing(mailer, operator, at, csrf):
     """An older browser that says its origin only is believed with it."""
     good, operator.csrf = operator.csrf, csrf
     for path in (*RESOLVING, "/logout", "/login"):
@@ -305,7 +294,7 @@ def test_a_form_without_its_token_changes_nothing(
     assert answer.status_code == 303
 
 
-def test_a_get_changes_nothing(operator: Visitor, at: Site) -> None:
+def test_a_get_changes_nothing(operator, at):
     """The ways to resolve are forms; no address does it."""
     for path in (*RESOLVING, "/logout"):
         assert operator.client.get(f"{path}?option=commit").status_code == 405

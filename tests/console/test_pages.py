@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
-from flask import Flask
 from support.branches import ONE
 from support.console import (
     DONE,
@@ -26,7 +24,7 @@ from support.console import (
 from support.protocol import raising
 from support.texts import texts
 from support.waiting import AT_LAST, until
-from support.watch import NAMES, Site, fresh
+from support.watch import NAMES, fresh
 
 from tracing_2pc.console import state
 from tracing_2pc.core.errors import DecisionLogError
@@ -59,7 +57,7 @@ class Tags(HTMLParser):
 # --- what a form does ---------------------------------------------------------------
 
 
-def test_delivering_again_reaches_who_is_back(operator: Visitor, at: Site) -> None:
+def test_delivering_again_reaches_who_is_back(operator, at):
     """It says what came of it, once, and the transaction is finished."""
     at.up("notifier")
     answer = operator.resolve(STUCK, "commit")
@@ -74,7 +72,7 @@ def test_delivering_again_reaches_who_is_back(operator: Visitor, at: Site) -> No
     assert TEXTS["acknowledged by all"].format(id=STUCK) in page
 
 
-def test_delivering_in_vain_says_why(operator: Visitor, at: Site) -> None:
+def test_delivering_in_vain_says_why(operator, at):
     """The participant is still down; nothing is lost, and nothing is called well."""
     before = operator.get(f"/transactions/{STUCK}")
     assert TEXTS["told again"] in before
@@ -86,9 +84,7 @@ def test_delivering_in_vain_says_why(operator: Visitor, at: Site) -> None:
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
-def test_a_forced_way_out_needs_the_number_and_is_signed(
-    operator: Visitor, at: Site
-) -> None:
+def test_a_forced_way_out_needs_the_number_and_is_signed(operator, at):
     """The page repeats id, effect and cost; the audit has who and why."""
     page = operator.confirm(QUARANTINED, "mixed", "ledger was cleared by hand")
     text = page.get_data(as_text=True)
@@ -108,7 +104,7 @@ def test_a_forced_way_out_needs_the_number_and_is_signed(
     assert TEXTS["closed by a person"] in page
 
 
-def test_a_participant_is_given_up_with_the_number(operator: Visitor, at: Site) -> None:
+def test_a_participant_is_given_up_with_the_number(operator, at):
     """It costs what it has not committed, and is signed."""
     page = operator.get(f"/transactions/{STUCK}")
     assert "Give up notifier" in page
@@ -124,9 +120,7 @@ def test_a_participant_is_given_up_with_the_number(operator: Visitor, at: Site) 
     assert (audited.who, audited.why) == ("Ada at the console", "gone")
 
 
-def test_an_attempt_without_decision_can_be_aborted(
-    operator: Visitor, at: Site
-) -> None:
+def test_an_attempt_without_decision_can_be_aborted(operator, at):
     """Its driver is gone: decided through the log, then delivered, from the browser."""
     at.up("notifier")
     id_ = str(at.begin(9).id)
@@ -135,9 +129,7 @@ def test_an_attempt_without_decision_can_be_aborted(
     assert state_of(at, id_) is TransactionState.ABORTED
 
 
-def test_what_has_changed_since_it_was_shown_is_not_done(
-    operator: Visitor, at: Site
-) -> None:
+def test_what_has_changed_since_it_was_shown_is_not_done(operator, at):
     """A cost that is another one by now is shown again; what is over is refused."""
     page = operator.confirm(QUARANTINED, "mixed").get_data(as_text=True)
     (seal,) = re.findall(r'name="fingerprint" value="(\w+)"', page)
@@ -151,9 +143,7 @@ def test_what_has_changed_since_it_was_shown_is_not_done(
 
 
 @pytest.mark.parametrize("option", ["", "commit", "hazard", "no-such", "abort@ledger"])
-def test_only_what_the_log_allows_is_offered_and_done(
-    operator: Visitor, at: Site, option: str
-) -> None:
+def test_only_what_the_log_allows_is_offered_and_done(operator, at, option):
     """A finished transaction has no way out, whatever a form asks for."""
     assert f'href="/transactions/{DONE}"' in text_of(
         operator.confirm(DONE, option), 409
@@ -161,7 +151,7 @@ def test_only_what_the_log_allows_is_offered_and_done(
     assert TEXTS["needs nobody"] in operator.get(f"/transactions/{DONE}")
 
 
-def test_a_reason_is_there_and_bounded(operator: Visitor) -> None:
+def test_a_reason_is_there_and_bounded(operator):
     """Empty, or longer than the audit takes from here, it is refused."""
     for reason in ("", "   ", "two\nlines", "x" * (LONGEST_REASON + 1), "x" * 10_000):
         answer = operator.confirm(QUARANTINED, "mixed", reason)
@@ -171,8 +161,8 @@ def test_a_reason_is_there_and_bounded(operator: Visitor) -> None:
 
 
 def test_while_others_wait_for_participants_a_page_shows_the_log_and_does_nothing(
-    at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    at, monkeypatch
+):
     """Neither waits: it says what it leaves out. What is done has places of its own."""
     at.up("notifier")
     monkeypatch.setattr(state, "ASKING", 0)
@@ -196,9 +186,7 @@ def test_while_others_wait_for_participants_a_page_shows_the_log_and_does_nothin
     assert state_of(at, STUCK) is TransactionState.COMMITTED
 
 
-def test_the_log_alone_calls_nothing_well(
-    at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_alone_calls_nothing_well(at, monkeypatch):
     """It is closed as aborted, and a participant that is not asked holds it still."""
     id_ = at.begin(9).id
     at.prepare(id_)
@@ -221,9 +209,7 @@ def test_the_log_alone_calls_nothing_well(
 # --- what is shown -------------------------------------------------------------------
 
 
-def test_the_list_says_what_is_stuck_since_when_and_because_of_whom(
-    viewer: Visitor,
-) -> None:
+def test_the_list_says_what_is_stuck_since_when_and_because_of_whom(viewer):
     """Worst first, each in words; and what is not known is said to be so."""
     page = until(lambda: TEXTS["asked"] in (text := viewer.get("/")) and text)
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
@@ -235,9 +221,7 @@ def test_the_list_says_what_is_stuck_since_when_and_because_of_whom(
     assert TEXTS["hours"] in text
 
 
-def test_what_the_log_proves_is_said_before_participants_have_answered(
-    at: Site,
-) -> None:
+def test_what_the_log_proves_is_said_before_participants_have_answered(at):
     """The first page does not wait for them, and names what is stuck."""
     answered, asking = threading.Event(), threading.Event()
 
@@ -256,7 +240,7 @@ def test_what_the_log_proves_is_said_before_participants_have_answered(
     answered.set()
 
 
-def test_a_transaction_is_told_whole(viewer: Visitor) -> None:
+def test_a_transaction_is_told_whole(viewer):
     """What is wrong, what comes next, what participants say, where to look further."""
     page = viewer.get(f"/transactions/{STUCK}")
     for said in (
@@ -271,7 +255,7 @@ def test_a_transaction_is_told_whole(viewer: Visitor) -> None:
         assert said in page
 
 
-def test_what_can_be_typed_is_shown_as_code(operator: Visitor, at: Site) -> None:
+def test_what_can_be_typed_is_shown_as_code(operator, at):
     """A page has no backticks of ours; somebody else's single one stays as it is."""
     at.begin(9)
     paths = ["/", f"/transactions/{STUCK}", f"/transactions/{QUARANTINED}"]
@@ -282,7 +266,7 @@ def test_what_can_be_typed_is_shown_as_code(operator: Visitor, at: Site) -> None
     assert "<code>&lt;b&gt; </code> `" in operator.get(f"/transactions/{STUCK}")
 
 
-def test_nothing_of_others_is_ever_markup(operator: Visitor, at: Site) -> None:
+def test_nothing_of_others_is_ever_markup(operator, at):
     """Names, reasons, errors of participants and of the log: text, and bounded."""
     id_ = TransactionId.parse(STUCK)
     at.log.postpone(id_, "notifier", EVIL, at.time.now())
@@ -311,9 +295,7 @@ def test_nothing_of_others_is_ever_markup(operator: Visitor, at: Site) -> None:
     assert "&lt;script&gt;" in pages[2]
 
 
-def test_a_transaction_of_many_branches_has_a_page_of_some(
-    viewer: Visitor, at: Site
-) -> None:
+def test_a_transaction_of_many_branches_has_a_page_of_some(viewer, at):
     """Bounded, whatever a participant holds; how many there are is said."""
     id_ = str(at.begin(9).id)
     for number in range(BRANCHES + 1):
@@ -324,7 +306,7 @@ def test_a_transaction_of_many_branches_has_a_page_of_some(
     assert len(page) < 60_000
 
 
-def test_every_answer_has_its_headers(operator: Visitor, app: Flask) -> None:
+def test_every_answer_has_its_headers(operator, app):
     """Pages, errors, redirects and static files; nothing inline is needed."""
     policy = (
         "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; "
@@ -347,9 +329,7 @@ def test_every_answer_has_its_headers(operator: Visitor, app: Flask) -> None:
         assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_a_log_that_cannot_be_read_gives_nothing_away(
-    viewer: Visitor, at: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_that_cannot_be_read_gives_nothing_away(viewer, at, tmp_path, caplog):
     """503 and what to do; no SQL, no path, no stack trace. It is in our log."""
     until(lambda: TEXTS["asked"] in viewer.get("/"))  # and nobody reads it any more
     at.log.close()
@@ -362,9 +342,7 @@ def test_a_log_that_cannot_be_read_gives_nothing_away(
     assert "not a database" in caplog.text
 
 
-def test_a_fault_of_ours_gives_nothing_away(
-    viewer: Visitor, at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_ours_gives_nothing_away(viewer, at, monkeypatch):
     """500, and the rest is in the console's log."""
     fail = raising(RuntimeError("SELECT secret FROM /etc/passwd"))
     monkeypatch.setattr(type(at.log), "reason", fail)
@@ -372,16 +350,14 @@ def test_a_fault_of_ours_gives_nothing_away(
 
 
 @pytest.mark.parametrize("id_", ["orders", "orders.07.1", "x" * 10_000, "%00", "a.1.0"])
-def test_what_is_no_id_is_not_asked_for(viewer: Visitor, id_: str) -> None:
+def test_what_is_no_id_is_not_asked_for(viewer, id_):
     """404 with the form of an id; neither the log nor anybody else hears of it."""
     answer = viewer.client.get(f"/transactions/{id_}")
     assert answer.status_code == 404
     assert len(answer.get_data()) < 5_000
 
 
-def test_many_who_look_cost_what_one_does(
-    at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_who_look_cost_what_one_does(at, monkeypatch):
     """As long as it is good, what participants have said is shown to everybody."""
     for name in ("SURVEY_EVERY", "VIEW_EVERY"):
         monkeypatch.setattr(state, name, 3600.0)
@@ -409,7 +385,7 @@ def test_many_who_look_cost_what_one_does(
     assert asked == [f"show {DONE}"]
 
 
-def test_an_orphan_is_resolved_where_it_is(operator: Visitor, at: Site) -> None:
+def test_an_orphan_is_resolved_where_it_is(operator, at):
     """Forced, with its cost, at that participant alone; signed before and after.
 
     It is shown with whom it is; one that is too young is refused there, and said to be.
@@ -433,7 +409,7 @@ def test_an_orphan_is_resolved_where_it_is(operator: Visitor, at: Site) -> None:
     assert [one.who for one in audit] == ["Ada at the console"] * 2
 
 
-def test_what_nobody_knows_is_not_there(viewer: Visitor, at: Site) -> None:
+def test_what_nobody_knows_is_not_there(viewer, at):
     """404, and the page says so; not before everybody has been asked."""
     page = viewer.get("/transactions/orders.99.1")
     assert TEXTS["not every participant"] in page
@@ -444,9 +420,7 @@ def test_what_nobody_knows_is_not_there(viewer: Visitor, at: Site) -> None:
     assert TEXTS["by itself"] not in page
 
 
-def test_a_record_that_cannot_be_trusted_is_named(
-    viewer: Visitor, at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_cannot_be_trusted_is_named(viewer, at, monkeypatch):
     """The log refuses it, and the page says which one."""
     why = f"record {STUCK}: does not match its checksum"
     refuse = raising(DecisionLogError(why, transaction_id=STUCK))
@@ -454,7 +428,7 @@ def test_a_record_that_cannot_be_trusted_is_named(
     assert why in text_of(viewer.client.get(f"/transactions/{STUCK}"), 503)
 
 
-def test_every_configured_link_has_an_address_to_begin_at(viewer: Visitor) -> None:
+def test_every_configured_link_has_an_address_to_begin_at(viewer):
     """With what to look at there; a transaction's own link begins at its host."""
     page = viewer.get("/")
     assert 'href="http://jaeger.example/"' in page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -25,7 +24,6 @@ from support.participant import World, end
 from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT, until
-from support.watch import Site
 
 from tracing_2pc.console import state
 from tracing_2pc.core.model import RequestKey
@@ -39,7 +37,7 @@ SECOND = "orders.7.1.0.1.1"
 
 
 @pytest.fixture
-def app(mailer: World, app: Flask) -> Flask:
+def app(mailer, app) -> Flask:
     return app
 
 
@@ -58,9 +56,7 @@ def confirm(person: Visitor, word: str, reason: str = "because") -> str:
 # --- who may do what -----------------------------------------------------------------
 
 
-def test_a_viewer_sees_what_was_refused_and_has_no_form(
-    viewer: Visitor, mailer: World
-) -> None:
+def test_a_viewer_sees_what_was_refused_and_has_no_form(viewer, mailer):
     """Neither on a page, nor is one taken that is made by hand."""
     page = viewer.get("/refused")
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
@@ -77,7 +73,7 @@ def test_a_viewer_sees_what_was_refused_and_has_no_form(
     assert signed_by_hand(mailer) == []
 
 
-def test_a_token_of_one_application_sees_those_of_that_one(app: Flask) -> None:
+def test_a_token_of_one_application_sees_those_of_that_one(app):
     """Others are neither listed, nor counted, nor shown."""
     bound = visitor(app, BOUND)
     page = bound.get("/refused")
@@ -91,7 +87,7 @@ def test_a_token_of_one_application_sees_those_of_that_one(app: Flask) -> None:
 # --- what a form does ----------------------------------------------------------------
 
 
-def test_a_request_is_sent_again_and_signed(operator: Visitor, mailer: World) -> None:
+def test_a_request_is_sent_again_and_signed(operator, mailer):
     """It needs no reason; the form may be sent twice, and the list is new."""
     assert TEXTS["goes back"] in operator.get(PAGE)
     seal = confirm(operator, "again", reason="")
@@ -108,9 +104,7 @@ def test_a_request_is_sent_again_and_signed(operator: Visitor, mailer: World) ->
     assert signed_by_hand(mailer) == [(MAILED, "again", "Ada at the console", "")]
 
 
-def test_a_request_is_dropped_with_a_reason_and_the_number(
-    operator: Visitor, mailer: World
-) -> None:
+def test_a_request_is_dropped_with_a_reason_and_the_number(operator, mailer):
     """Kept with name and reason; sent twice it says the same, and again is refused."""
     page = operator.post(f"{PAGE}/confirm", option="drop", reason="by phone")
     text = page.get_data(as_text=True)
@@ -136,9 +130,7 @@ def test_a_request_is_dropped_with_a_reason_and_the_number(
     assert 'href="/refused"' in text
 
 
-def test_a_drop_needs_a_reason_that_can_be_kept(
-    operator: Visitor, mailer: World
-) -> None:
+def test_a_drop_needs_a_reason_that_can_be_kept(operator, mailer):
     """In both steps; and a reason for *again* is bounded as well."""
     seal = confirm(operator, "drop")
     for reason in ("", "   ", "two\nlines", "x" * (LONGEST_REASON + 1)):
@@ -154,9 +146,7 @@ def test_a_drop_needs_a_reason_that_can_be_kept(
     assert signed_by_hand(mailer) == []
 
 
-def test_a_request_that_was_refused_once_more_is_shown_again(
-    operator: Visitor, mailer: World
-) -> None:
+def test_a_request_that_was_refused_once_more_is_shown_again(operator, mailer):
     """What a person has confirmed was about another answer of the partner."""
     seal = confirm(operator, "drop")
     key, queue = RequestKey.parse(MAILED), mailer.resource._queue
@@ -177,7 +167,7 @@ def operator_url(world: World) -> str:
     return str(world.app.config["SERVED"])
 
 
-def test_what_is_not_there_is_said(operator: Visitor, mailer: World) -> None:
+def test_what_is_not_there_is_said(operator, mailer):
     """An unknown key, no key, nobody of that name, one without an outbox."""
     unknown = "orders.9.1.0.1.0"
     for path, said in (
@@ -197,8 +187,8 @@ def test_what_is_not_there_is_said(operator: Visitor, mailer: World) -> None:
 
 
 def test_an_outbox_that_is_down_is_a_line_and_its_forms_do_nothing(
-    operator: Visitor, at: Site, mailer: World, tmp_path: Path
-) -> None:
+    operator, at, mailer, tmp_path
+):
     """The site's notifier, too: who does not answer hides no other."""
     other = refusing_outbox(sqlite_url(tmp_path, "texter"), records(text=["a"]))
     other.name = "texter"
@@ -221,9 +211,7 @@ def test_an_outbox_that_is_down_is_a_line_and_its_forms_do_nothing(
     assert signed_by_hand(mailer) == []
 
 
-def test_pages_that_wait_for_participants_keep_their_number(
-    at: Site, mailer: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_that_wait_for_participants_keep_their_number(at, mailer, monkeypatch):
     """Without a place a page says that nobody was asked; a form: nothing was done."""
     monkeypatch.setattr(state, "ASKING", 0)
     monkeypatch.setattr(state, "RESOLVING", 0)
@@ -238,7 +226,7 @@ def test_pages_that_wait_for_participants_keep_their_number(
 # --- what is shown -------------------------------------------------------------------
 
 
-def test_a_body_is_text_and_bounded(operator: Visitor) -> None:
+def test_a_body_is_text_and_bounded(operator):
     """No markup, nothing that turns the writing; a long one is its beginning."""
     page = operator.post(f"{PAGE}/confirm", option="drop", reason=EVIL)
     long_one = operator.get(f"/refused/mailer/{SECOND}")
@@ -254,8 +242,8 @@ def test_a_body_is_text_and_bounded(operator: Visitor) -> None:
 
 
 def test_what_cannot_be_sent_as_utf_8_is_shown_all_the_same(
-    viewer: Visitor, mailer: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    viewer, mailer, monkeypatch
+):
     """A participant may answer half a surrogate pair; the page has a mark for it."""
     listed = HttpParticipant.quarantined
 
@@ -270,16 +258,14 @@ def test_what_cannot_be_sent_as_utf_8_is_shown_all_the_same(
     assert "� half" in viewer.get(PAGE)
 
 
-def test_the_first_page_counts_them_and_leads_there(viewer: Visitor) -> None:
+def test_the_first_page_counts_them_and_leads_there(viewer):
     """Beside the transactions, and without waiting for an outbox."""
     page = until(lambda: f"{TEXTS['two refused']}</a>" in (p := viewer.get("/")) and p)
     assert f'<a href="/refused">{TEXTS["two refused"]}</a>' in page
     assert TEXTS["whether refused"] in page
 
 
-def test_a_page_shows_the_oldest_and_says_that_there_are_more(
-    at: Site, mailer: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_shows_the_oldest_and_says_that_there_are_more(at, mailer, monkeypatch):
     """However many there are; the first page says *or more*."""
     monkeypatch.setattr(state, "REFUSED", 1)
     person = visitor(console_of(at), VIEWER)
@@ -290,9 +276,7 @@ def test_a_page_shows_the_oldest_and_says_that_there_are_more(
     until(lambda: TEXTS["one or more refused"] in person.get("/"))
 
 
-def test_many_who_look_ask_an_outbox_once(
-    at: Site, mailer: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_who_look_ask_an_outbox_once(at, mailer, monkeypatch):
     """As long as the list is good, it is shown to everybody; first page included."""
     for name in ("SURVEY_EVERY", "VIEW_EVERY"):
         monkeypatch.setattr(state, name, 3600.0)
@@ -312,7 +296,7 @@ def test_many_who_look_ask_an_outbox_once(
     assert asked.count("mailer") == 1
 
 
-def test_a_site_without_outboxes_says_so(viewer: Visitor, at: Site) -> None:
+def test_a_site_without_outboxes_says_so(viewer, at):
     """And every participant that answers is asked."""
     at.up("notifier")
     at.observed["mailer"] = at.observed["notifier"]  # a thread reads: none is removed

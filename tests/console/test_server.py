@@ -42,7 +42,7 @@ Start = Callable[..., tuple[subprocess.Popen[str], str]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     """A folder that `init` has been run in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TPC_TOKENS_FILE", raising=False)
@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def started(folder: Path) -> Iterator[Start]:
+def started(folder) -> Iterator[Start]:
     """Start a console; return its process and its first line."""
     processes = []
 
@@ -80,9 +80,7 @@ def is_alive(listen: str) -> bool:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_how_to_log_in_and_ends_when_told(
-    folder: Path, started: Start, end: int
-) -> None:
+def test_it_says_how_to_log_in_and_ends_when_told(folder, started, end):
     """Without tokens it makes one; the address has none in it."""
     settings = folder / "tpc.toml"
     settings.write_text(settings.read_text().replace("tokens_file", "# tokens_file"))
@@ -96,9 +94,7 @@ def test_it_says_how_to_log_in_and_ends_when_told(
     assert process.wait(AT_LAST) == 0
 
 
-def test_it_starts_before_its_log_does(
-    folder: Path, started: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_starts_before_its_log_does(folder, started, monkeypatch):
     """Its pages say that the log cannot be read, as when that happens later."""
     monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
     listen = f"127.0.0.1:{free_ports(1)[0]}"
@@ -108,7 +104,7 @@ def test_it_starts_before_its_log_does(
     assert process.poll() is None
 
 
-def test_the_settings_name_the_tokens(started: Start, folder: Path) -> None:
+def test_the_settings_name_the_tokens(started, folder):
     """Then no other one is made, and none is shown."""
     _, line = started("--listen", f"127.0.0.1:{free_ports(1)[0]}")
     assert line.endswith(TEXTS["tokens of a file"] + "\n")
@@ -116,7 +112,7 @@ def test_the_settings_name_the_tokens(started: Start, folder: Path) -> None:
         assert len(token) < 20 or token not in line
 
 
-def test_others_are_told_to_come_by_https(folder: Path) -> None:
+def test_others_are_told_to_come_by_https(folder):
     """Where it listens for them: a form is refused without."""
     _, said = gate_of("0.0.0.0:8090", str(folder / "tokens"))
     assert TEXTS["by https"] in said
@@ -131,9 +127,7 @@ def test_others_are_told_to_come_by_https(folder: Path) -> None:
         (["--log", "sqlite:///nowhere/decisions.db"], "nowhere"),
     ],
 )
-def test_what_cannot_work_is_said_at_once(
-    folder: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
-) -> None:
+def test_what_cannot_work_is_said_at_once(folder, capsys, options, said):
     """Exit code 2, and what to change; nothing listens."""
     settings = folder / "tpc.toml"
     settings.write_text(settings.read_text().replace("tokens_file", "# tokens_file"))
@@ -150,9 +144,7 @@ def test_what_cannot_work_is_said_at_once(
     ],
     ids=["headers", "body"],
 )
-def test_strangers_who_never_finish_a_request_hold_nobody_up(
-    folder: Path, started: Start, begun: bytes
-) -> None:
+def test_strangers_who_never_finish_a_request_hold_nobody_up(folder, started, begun):
     """There are more of them than threads, and the page comes all the same."""
     (port,) = free_ports(1)
     started("--listen", f"127.0.0.1:{port}")
@@ -164,9 +156,7 @@ def test_strangers_who_never_finish_a_request_hold_nobody_up(
         one.close()
 
 
-def test_an_address_in_use_is_said_at_once(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_address_in_use_is_said_at_once(folder, capsys):
     """As the watcher says it; gunicorn would try for five seconds."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
@@ -174,9 +164,7 @@ def test_an_address_in_use_is_said_at_once(
     assert TEXTS["in use"].format(listen=listen) in capsys.readouterr().err
 
 
-def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(
-    folder: Path, started: Start
-) -> None:
+def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(folder, started):
     """One hangs, and more pages are open than there are threads: the list comes.
 
     It hangs until its listener is closed: nobody's patience ends before.

@@ -41,7 +41,7 @@ def environment(collector: Collector, name: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def partner(collector: Collector, tmp_path: Path) -> Iterator[str]:
+def partner(collector, tmp_path) -> Iterator[str]:
     """The service, started by the command of the README."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
@@ -68,9 +68,7 @@ def traces(spans: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return sorted(by_id.values(), key=lambda trace: min(s["start"] for s in trace))
 
 
-def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
-    collector: Collector, partner: str
-) -> None:
+def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(collector, partner):
     """Nothing of ours at the partner, and no coordinator: the decorator is enough."""
     assert written(partner, environment(collector, "job")) == (OUTPUT, "")
     first, second, third = traces(
@@ -89,7 +87,7 @@ def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
     assert (kept["prepared"], kept["orders"].keys()) == ({}, {"orders-0", "orders-2"})
 
 
-def test_without_a_collector_the_example_just_works(partner: str) -> None:
+def test_without_a_collector_the_example_just_works(partner):
     """No variable, no trace, and nothing in what is sent that was not there before."""
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
     assert written(partner, quiet) == (OUTPUT, "")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
+def reader(tmp_path) -> Iterator[Reader]:
     reader = Reader(tmp_path)
     yield reader
     reader.stop()
@@ -92,7 +92,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_the_first_job_from_an_empty_folder(reader: Reader) -> None:
+def test_the_first_job_from_an_empty_folder(reader):
     """Three files and the commands beside them: the order is in both services, and in
     a file."""
     reader.follow()
@@ -108,7 +108,7 @@ def shown_everywhere(seen: str) -> bool:
     return "(1, 9.5)" in seen and '"amount"' in seen and in_a_file
 
 
-def test_the_readme_shows_the_same_example() -> None:
+def test_the_readme_shows_the_same_example():
     """Each of its blocks is one of the page that is run, word for word."""
     readme = README.read_text(encoding="utf-8")
     assert readme.count("\n") < 250
@@ -118,7 +118,7 @@ def test_the_readme_shows_the_same_example() -> None:
         assert set(shown) <= set(blocks(PAGE, language))
 
 
-def test_the_sink_of_the_manual_is_one_trace(exported: Callable[[], Any]) -> None:
+def test_the_sink_of_the_manual_is_one_trace(exported):
     """A decorated sink: a span per phase, and the headers on the calls made inside."""
     from flask import Flask, request
 
@@ -151,7 +151,7 @@ def test_the_sink_of_the_manual_is_one_trace(exported: Callable[[], Any]) -> Non
     assert phases == [f"PartnerSink.{phase}" for phase in expected]
 
 
-def test_each_port_is_for_one_thing() -> None:
+def test_each_port_is_for_one_thing():
     """A console of one's own, each of the stack's services, a partner of one's own."""
     from tracing_2pc.console.server import LISTEN
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -26,7 +25,7 @@ Execute = Callable[[str], None]
 
 
 @pytest.fixture
-def execute(postgres_database: str) -> Iterator[Execute]:
+def execute(postgres_database) -> Iterator[Execute]:
     """Execute SQL as a superuser; the page's roles are gone afterwards."""
     with psycopg.connect(postgres_database, autocommit=True) as connection:
         yield connection.execute  # type: ignore[misc]
@@ -45,12 +44,8 @@ def begin(url: str, batch: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_page_grants_is_enough(
-    postgres_database: str,
-    execute: Execute,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    postgres_database, execute, kind, monkeypatch, capsys
+):
     """Roles that own their tables, one that reads the log, one that owns nothing."""
 
     def of(role: str) -> str:
@@ -95,14 +90,8 @@ LACKS = {
 
 @pytest.mark.parametrize("lack", LACKS)
 def test_what_is_lacking_is_one_line_with_its_cure(
-    postgres_database: str,
-    execute: Execute,
-    lack: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    postgres_database, execute, lack, tmp_path, monkeypatch, capsys, caplog
+):
     """For the log, and at each resource, which goes on when it is granted."""
     sql, cure = LACKS[lack]
     monkeypatch.chdir(tmp_path)

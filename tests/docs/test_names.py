@@ -219,7 +219,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 @pytest.mark.parametrize(
     ("path", "text"), list(pages()), ids=[str(p.relative_to(ROOT)) for p in PAGES]
 )
-def test_each_name_on_a_page_is_there(path: str, text: str) -> None:
+def test_each_name_on_a_page_is_there(path, text):
     """What it names can be imported, called, set, made, opened or run as a test."""
     missing = {c.__name__: found for c in CHECKS if (found := [*c(path, text)])}
     assert missing == {}
@@ -240,20 +240,20 @@ tracing-2pc show --nothing
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_name_that_is_nowhere_is_found(check: Check) -> None:
+def test_a_name_that_is_nowhere_is_found(check):
     """By the check that is for it: none of them looks at nothing."""
     variable = "_".join(("TPC", "NOBODY", "ASKS"))  # it stands nowhere, not here either
     assert [*check("docs/page.md", MADE_UP.format(variable=variable))]
 
 
-def test_every_command_in_a_message_exists() -> None:
+def test_every_command_in_a_message_exists():
     """An error message never sends anybody to a command that is not there."""
     for source in (ROOT / "tracing_2pc").rglob("*.py"):
         named = re.findall(r"`tracing-2pc ([a-z]+)", source.read_text(encoding="utf-8"))
         assert set(named) <= options().keys(), source
 
 
-def test_the_reference_has_every_public_name() -> None:
+def test_the_reference_has_every_public_name():
     """`api.md` shows what the packages export."""
     shown = set(re.findall(r"^::: ([\w.]+)$", page("api"), re.M))
     for package in ("", ".spark", ".sinks", ".participant", ".testing"):
@@ -267,7 +267,7 @@ def test_the_reference_has_every_public_name() -> None:
         assert [m for m in members.split(", ") if not known(f"{name}.{m}")] == []
 
 
-def test_every_folder_says_what_belongs_in_it() -> None:
+def test_every_folder_says_what_belongs_in_it():
     """And what does not, in its README, or in its package's first lines."""
     for path in (*PAGES, ROOT / "tests" / "README.md"):
         if path.name == "README.md" and path.parent != ROOT:
@@ -276,7 +276,7 @@ def test_every_folder_says_what_belongs_in_it() -> None:
             assert TEXTS["what does not belong"] in text.lower(), path
 
 
-def test_the_site_has_every_page() -> None:
+def test_the_site_has_every_page():
     """A page that is in no menu is found by nobody."""
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for path in (ROOT / "docs").glob("*.md"):

@@ -83,7 +83,7 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+def running(tmp_path, monkeypatch) -> Iterator[Running]:
     monkeypatch.setenv("TPC_TOKEN", "a-token-that-nobody-asks-for")
     made = Running(tmp_path)
     with stopping(made.service, made.stand_in):
@@ -105,7 +105,7 @@ def write(running: Running, log: Any, batch: int, *partitions: list[Row]) -> Non
 
 
 @pytest.mark.ci
-def test_table_and_index_are_the_same(running: Running) -> None:
+def test_table_and_index_are_the_same(running):
     """The service is killed between its sends, and the index is busy; at the end each
     key has the value of the latest batch in both. What is repeated late overwrites
     nothing.

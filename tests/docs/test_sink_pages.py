@@ -38,7 +38,7 @@ def follow(folder: Path, sink: str, *options: str) -> subprocess.CompletedProces
     return ran(command, cwd=folder, env=told, timeout=AT_LAST)
 
 
-def test_the_guide_leads_to_a_sink_that_passes(tmp_path: Path) -> None:
+def test_the_guide_leads_to_a_sink_that_passes(tmp_path):
     """Its two files, and its command."""
     sink = block(GUIDE, "python", "class ShopSink")
     done = follow(tmp_path, sink, "-k", "not killed")
@@ -47,14 +47,14 @@ def test_the_guide_leads_to_a_sink_that_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_the_guides_sink_outlives_every_kill(tmp_path: Path) -> None:
+def test_the_guides_sink_outlives_every_kill(tmp_path):
     """All tests of the kit pass, and none is skipped."""
     done = follow(tmp_path, block(GUIDE, "python", "class ShopSink"))
     assert done.returncode == 0, done.stdout
     assert re.search(r"^\d+ passed in", done.stdout, re.M), done.stdout
 
 
-def test_the_guide_shows_the_failure_as_it_is(tmp_path: Path) -> None:
+def test_the_guide_shows_the_failure_as_it_is(tmp_path):
     """Without the two lines that it names, the line that it shows."""
     sink = block(GUIDE, "python", "class ShopSink")
     looks = re.compile(r'( +if shop\.execute\(f"SELECT 1 FROM orders.*\n.*\n)')
@@ -86,7 +86,7 @@ class OfThePartner(SinkContract):
     test_it_has_every_phase = None  # type: ignore[assignment]
 
     @pytest.fixture
-    def where(self, partner: tuple[Any, str]) -> str:
+    def where(self, partner) -> str:
         service, url = partner
         service.prepared.clear()
         service.orders.clear()
@@ -102,7 +102,7 @@ class TestSinkOfTheManual(OfThePartner):
 
     @pytest.mark.ci
     @pytest.mark.parametrize("moment", KILLS)
-    def test_a_process_is_killed(self, world: Any, tmp_path: Path, moment: str) -> None:
+    def test_a_process_is_killed(self, world, tmp_path, moment):
         super().test_a_process_is_killed(world, tmp_path, moment)
 
     def make_sink(self, where: str) -> Any:

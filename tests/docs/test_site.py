@@ -1,11 +1,8 @@
 """The site of the manual: built strictly, without a network."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 from manual import ROOT
@@ -27,7 +24,7 @@ cli()
     sys.version_info < (3, 11),
     reason="the last mkdocstrings for Python 3.10 does not fit the last pymdown there",
 )
-def test_the_site_is_built(tmp_path: Path) -> None:
+def test_the_site_is_built(tmp_path):
     """No dead link or anchor, no name without a docstring; no page loads a stranger."""
     site = tmp_path / "site"
     command = [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", site]

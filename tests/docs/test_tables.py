@@ -20,7 +20,7 @@ from tracing_2pc.testing import Fault
 OPENAPI: Final = ROOT / "tracing_2pc" / "http" / "openapi.yaml"
 
 
-def test_spans() -> None:
+def test_spans():
     """Every span, with its kind, its parent and its meaning, in the same order."""
     shown = rows(page("tracing"), "| span | kind | child of | what it is |")
     assert [tuple(cell.strip("`") for cell in row) for row in shown] == [
@@ -29,7 +29,7 @@ def test_spans() -> None:
     ]
 
 
-def test_attributes() -> None:
+def test_attributes():
     """Every attribute, with its meaning, in the same order."""
     shown = rows(page("tracing"), "| attribute | what it is |")
     assert [tuple(cell.strip("`") for cell in row) for row in shown] == list(
@@ -37,7 +37,7 @@ def test_attributes() -> None:
     )
 
 
-def test_metrics() -> None:
+def test_metrics():
     """Every metric with both names, labels and meaning, in the same order."""
     shown = rows(page("metrics"), "| metric | at Prometheus | labels | what it is |")
     assert shown == [
@@ -51,13 +51,13 @@ def test_metrics() -> None:
     ]
 
 
-def test_causes() -> None:
+def test_causes():
     """Why a transaction was aborted, by the words of the label."""
     shown = re.findall(r"^- `(\w+)`: (.*)$", page("metrics"), re.M)
     assert dict(shown) == names.CAUSES
 
 
-def test_settings() -> None:
+def test_settings():
     """Every setting that can be set, with its default."""
     table = rows(page("settings"), "| setting | default | meaning |")
     shown = {name.strip("`"): default.strip("`") for name, default, _ in table}
@@ -75,7 +75,7 @@ def test_settings() -> None:
             assert str(value) == default
 
 
-def test_commands() -> None:
+def test_commands():
     """Every command, with every option that it has and no other."""
     table = rows(page("cli"), "| command | what it does |")
     shown: dict[str, set[str]] = {}
@@ -93,7 +93,7 @@ def test_commands() -> None:
         assert known - named - asked <= {"-h", "--help"}, name
 
 
-def test_each_row_of_the_failure_table_is_proven_by_a_test() -> None:
+def test_each_row_of_the_failure_table_is_proven_by_a_test():
     """The tests that it names are there."""
     head = "| what is killed | log | participants | what finishes it | proven by |"
     table = rows(page("concepts"), head)
@@ -104,7 +104,7 @@ def test_each_row_of_the_failure_table_is_proven_by_a_test() -> None:
         assert all(f"def {name}(" in tests for name in named), row
 
 
-def test_roles() -> None:
+def test_roles():
     """What a token may do."""
     table = rows(page("security"), "| action | job | executor | operator | viewer |")
     shown: dict[str, set[Role]] = {}
@@ -130,7 +130,7 @@ _ACTIONS: Final = {
 }
 
 
-def test_routes() -> None:
+def test_routes():
     """Every route of the contract, and its roles."""
     contract = yaml.safe_load(OPENAPI.read_text(encoding="utf-8"))
     routes = {
@@ -151,7 +151,7 @@ def test_routes() -> None:
         assert shown == asked, route
 
 
-def test_the_answer_table() -> None:
+def test_the_answer_table():
     """The same as in the contract, line by line."""
     contract = OPENAPI.read_text(encoding="utf-8")
     table = page("http-contract").partition("## The answer table")[2]
@@ -160,7 +160,7 @@ def test_the_answer_table() -> None:
     assert "\n".join(f"    {line}" for line in lines) in contract
 
 
-def test_resources() -> None:
+def test_resources():
     """Each resource that a service can choose, with arguments that it takes."""
     head = "| resource | database | what readers see | choose it when |"
     table = rows(page("service"), head)
@@ -174,20 +174,20 @@ def test_resources() -> None:
         assert set(named) <= taken.keys()
 
 
-def test_faults() -> None:
+def test_faults():
     """Each fault that the proxy can make."""
     table = rows(page("testing"), "| fault | what happens to one request |")
     shown = {name for fault, _ in table for name in re.findall(r"`(\w+)`", fault)}
     assert shown == set(Fault.__members__)
 
 
-def test_labels_are_the_registrys() -> None:
+def test_labels_are_the_registrys():
     """The diagnoses of the watcher are those that it measures."""
     table = rows(page("operating"), "| diagnosis | what was seen | verdict |")
     assert {row[0].strip("`") for row in table} == set(names.LABELS["diagnosis"])
 
 
-def test_coming_from_flink() -> None:
+def test_coming_from_flink():
     """Each row names a test that shows it, and every method of Flink's has a row."""
     table = rows(page("flink"), "| Flink | here | shown by |", tables=2)
     for flink, _, shown in table:

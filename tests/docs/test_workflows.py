@@ -47,7 +47,7 @@ def commands(path: Path) -> Iterator[str]:
 
 
 @each_workflow
-def test_each_target_is_there(path: Path) -> None:
+def test_each_target_is_there(path):
     """`make …` in a workflow is a target of the Makefile."""
     start = re.compile(r"^make ([a-z-]+)", re.M)
     named = {target for run in commands(path) for target in start.findall(run)}
@@ -55,7 +55,7 @@ def test_each_target_is_there(path: Path) -> None:
     assert named <= make_targets()
 
 
-def test_each_part_of_the_night_is_run() -> None:
+def test_each_part_of_the_night_is_run():
     """A part that `make nightly` has, and GitHub has not, would rot there."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     (parts,) = re.findall(r"^NIGHTLY\s*:?=\s*(.*)$", makefile, re.M)
@@ -67,7 +67,7 @@ def test_each_part_of_the_night_is_run() -> None:
 @pytest.mark.parametrize(
     "path", [*WORKFLOWS, *ACTIONS], ids=lambda path: str(path.relative_to(GITHUB))
 )
-def test_each_action_is_pinned(path: Path) -> None:
+def test_each_action_is_pinned(path):
     """A stranger's by the commit, with its version beside it; our own is there."""
     named = re.findall(r"uses: (.*)$", path.read_text(encoding="utf-8"), re.M)
     assert named
@@ -79,7 +79,7 @@ def test_each_action_is_pinned(path: Path) -> None:
 
 
 @each_workflow
-def test_nothing_is_allowed_but_to_read(path: Path) -> None:
+def test_nothing_is_allowed_but_to_read(path):
     """What a pull request runs cannot write to the repository."""
     text = path.read_text(encoding="utf-8")
     assert yaml.safe_load(text)["permissions"] == {"contents": "read"}

@@ -1,9 +1,5 @@
 """Nothing that a caller sends ends a process: a few bodies of those of `make fuzz`."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 from support.kinds import KINDS_AND_DATABASES
 
@@ -18,9 +14,7 @@ FAULTS = ((7, 551),)
 
 
 @pytest.mark.parametrize("participant", KINDS_AND_DATABASES)
-def test_whatever_arrives(
-    participant: tuple[str, str], new_database: Callable[[], str]
-) -> None:
+def test_whatever_arrives(participant, new_database):
     """The same process answers all of it; a success has its effect; memory is flat."""
     kind, database = participant
     url = new_database() if database == "postgresql" else None
@@ -31,7 +25,7 @@ def test_whatever_arrives(
     assert list(runs.faults(kind, cases, url)) == []
 
 
-def test_a_case_is_the_same_every_time() -> None:
+def test_a_case_is_the_same_every_time():
     """A fault that was seen by its number can be seen again."""
     assert [draw(1, n) for n in range(50)] == [draw(1, n) for n in range(50)]
     assert draw(1, 3) != draw(2, 3)

@@ -12,7 +12,7 @@ from support.selection import everything
 from rules import runs
 from rules.copies import ROOT
 from rules.edits import DoesNotApplyError, Edit, edited
-from rules.mutants import MUTANTS, RULES, Mutant, table
+from rules.mutants import MUTANTS, RULES, table
 from rules.runs import Tried
 from rules.trial import Verdict
 
@@ -20,7 +20,7 @@ QUICK = [next(m for m in MUTANTS if m.rule == rule) for rule in (8, 10, 15)]
 GREEN = Verdict("passed")
 
 
-def test_every_rule_can_be_taken_out() -> None:
+def test_every_rule_can_be_taken_out():
     """A rule of ARCHITECTURE.md that no mutant breaks has no test behind it."""
     assert {mutant.rule for mutant in MUTANTS} >= set(RULES)
     numbers = [
@@ -34,7 +34,7 @@ def test_every_rule_can_be_taken_out() -> None:
 @pytest.mark.parametrize(
     "mutant", MUTANTS, ids=lambda m: f"{m.rule}-{m.words}".replace(" ", "_")
 )
-def test_every_mutation_still_applies(mutant: Mutant) -> None:
+def test_every_mutation_still_applies(mutant):
     """Each edit finds its place exactly once, and what it makes is a program."""
     try:
         texts = edited(mutant.edits, ROOT)
@@ -45,13 +45,13 @@ def test_every_mutation_still_applies(mutant: Mutant) -> None:
         compile(text, file, "exec")
 
 
-def test_every_named_test_exists(request: pytest.FixtureRequest) -> None:
+def test_every_named_test_exists(request):
     """And is one test: none of them is a whole file or function of many cases."""
     collected = {item.nodeid for item in everything(request.config)}
     assert {mutant.node for mutant in MUTANTS} - collected == set()
 
 
-def test_the_table_is_in_the_readme() -> None:
+def test_the_table_is_in_the_readme():
     """What it says is tried: `python -m rules --table` prints it."""
     text = (ROOT / "tests" / "README.md").read_text()
     assert table(MUTANTS) in text
@@ -65,7 +65,7 @@ def source() -> Iterator[Path]:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("mutant", QUICK, ids=lambda m: str(m.rule))
-def test_a_rule_taken_out_turns_its_test_red(source: Path, mutant: Mutant) -> None:
+def test_a_rule_taken_out_turns_its_test_red(source, mutant):
     """The copy is what is tested: the package beside it is whole."""
     before = runs.greens(source, [mutant])[mutant.node]
     tried = runs.one(source, mutant, before)
@@ -81,14 +81,14 @@ def test_a_rule_taken_out_turns_its_test_red(source: Path, mutant: Mutant) -> No
         ("self.no_such_method()", "broken"),
     ],
 )
-def test_a_mutation_is_judged(source: Path, new: str, word: str) -> None:
+def test_a_mutation_is_judged(source, new, word):
     """One that nobody notices is said so, and an error of ours is no red."""
     (old,) = QUICK[1].edits
     mutant = dataclasses.replace(QUICK[1], edits=(dataclasses.replace(old, new=new),))
     assert runs.one(source, mutant, GREEN).word == word
 
 
-def test_a_test_that_was_not_green_proves_nothing(source: Path) -> None:
+def test_a_test_that_was_not_green_proves_nothing(source):
     """Red before and red after is not counted."""
     red = Verdict("failed", "AssertionError")
     assert not runs.one(source, QUICK[0], red).red
@@ -114,9 +114,7 @@ STATES = "tracing_2pc/core/states.py"
         ("advance", "table[__key]", "__other", "__other is not in what is replaced"),
     ],
 )
-def test_an_edit_that_does_not_apply_is_said_so(
-    source: Path, where: str, old: str, new: str, why: str
-) -> None:
+def test_an_edit_that_does_not_apply_is_said_so(source, where, old, new, why):
     """Nowhere, or in two places, or with names that are gone: what to mend is said."""
     edits = (Edit(STATES, where, old, new),)
     with pytest.raises(DoesNotApplyError, match=f"(?s){STATES}.*{why}"):
@@ -160,7 +158,7 @@ class Sender:
         ("WHERE FALSE", "", "sql = 'SELECT 1 '"),
     ],
 )
-def test_edits(tmp_path: Path, old: str, new: str, line: str) -> None:
+def test_edits(tmp_path, old, new, line):
     """The language of `edits`: line breaks, comments and docstrings don't count."""
     (tmp_path / "sender.py").write_text(BEFORE)
     edit = Edit("sender.py", "send", old, new, in_text=old == "WHERE FALSE")
