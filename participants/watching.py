@@ -88,10 +88,10 @@ class Operator:
         started = time.monotonic()
         while time.monotonic() - started < PATIENCE:
             for finding in self._findings():
-                if finding.get("transaction") == transaction:
+                if finding.get("where") == transaction:
                     return Flag(
                         transaction,
-                        str(finding["diagnosis"]),
+                        str(finding["kind"]),
                         str(finding["why"]),
                         time.monotonic() - started,
                     )

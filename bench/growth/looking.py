@@ -38,6 +38,7 @@ from tracing_2pc.core.log_reader import MOST
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.diagnosis import FindingKind
 from tracing_2pc.operations.watcher import Watcher
 from tracing_2pc.operations.wiring import open_configured_log, open_participants
 
@@ -139,9 +140,10 @@ def _sweep(settings: Settings, unfinished: int) -> None:
             holder="bench",
         )
         sweep = watcher.sweep()
-    if sweep.unreadable or len(sweep.diagnoses) != unfinished:
+    unreadable = [f.text for f in sweep.findings if f.kind is FindingKind.UNREADABLE]
+    if unreadable or len(sweep.diagnoses) != unfinished:
         raise RuntimeError(
-            f"{len(sweep.diagnoses)} of {unfinished} diagnosed; {sweep.unreadable}"
+            f"{len(sweep.diagnoses)} of {unfinished} diagnosed; {unreadable}"
         )
 
 

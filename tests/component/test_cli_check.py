@@ -36,9 +36,9 @@ def checked(operator: Operator) -> tuple[int, dict[str, Any]]:
 
 def problems(operator: Operator) -> list[str]:
     code, found = checked(operator)
-    assert code == (1 if found["problems"] else 0)
-    assert all(problem["cure"] for problem in found["problems"])
-    return [f"{one['where']}: {one['what']}" for one in found["problems"]]
+    assert code == (1 if found["findings"] else 0)
+    assert all(problem["cure"] for problem in found["findings"])
+    return [f"{one['where']}: {one['why']}" for one in found["findings"]]
 
 
 @pytest.fixture
@@ -156,16 +156,16 @@ def test_who_is_waited_for_and_has_no_address(now, monkeypatch):
     assert problems(now) == []
     now.at.time.time -= 60
     now.at.committing(8)
-    assert problems(now) == [
-        "notifier: it has no address here, and orders.8.1 waits for it"
-    ]
+    held_back, unread = problems(now)
+    assert held_back.startswith("orders.8.1: orders is held back by ledger and notifi")
+    assert unread == "notifier: it has no address here, and orders.8.1 waits for it"
 
 
 def test_a_quarantine(now):
     """Its application waits for a person."""
     now.at.committing()
     now.at.log.quarantine(now.at.log.unfinished()[0].id, "for a test")
-    assert problems(now) == ["log: 1 quarantined: their applications begin no batch"]
+    assert problems(now) == [TEXTS["quarantined"]]
 
 
 def test_secrets_are_not_shown(operator, monkeypatch):
@@ -199,7 +199,7 @@ def test_the_role_of_a_token(guarded, monkeypatch, role):
     monkeypatch.setenv("TPC_TOKEN", TOKENS[role])
     _, found = checked(guarded)
     assert found["participants"][0]["role"] == role
-    assert found["problems"] == []
+    assert found["findings"] == []
 
 
 def test_a_viewer_who_resolves_is_told_whose_token_it_takes(guarded, monkeypatch):
@@ -235,7 +235,7 @@ def test_a_token_that_is_not_taken(guarded, monkeypatch, token, why):
     url = checked(guarded)[1]["participants"][0]["url"]
     assert why.format(url) in found[0]
     assert found[0].startswith("ledger: ")
-    cure = checked(guarded)[1]["problems"][0]["cure"]
+    cure = checked(guarded)[1]["findings"][0]["cure"]
     assert cure.endswith(TEXTS["operator's token"])
     column = "refused" if token else "none was sent"
     assert re.search(f"ledger +ready +{column} ", guarded.says("check")[1])
@@ -245,7 +245,7 @@ def test_a_token_that_is_bound_to_an_application(guarded, monkeypatch):
     """What others have prepared is not seen by it, and that is a problem."""
     monkeypatch.setenv("TPC_TOKEN", BOUND)
     (found,) = problems(guarded)
-    assert found.startswith("ledger: its token is bound to orders: what others have")
+    assert found.startswith("ledger beyond orders: the token is bound to orders")
     out = guarded.out(1, "ls")
     assert (
         TEXTS["bound token"].format(participant="ledger", application="orders") in out
@@ -297,5 +297,5 @@ def test_a_log_in_postgresql(postgres_database, monkeypatch, tmp_path):
     assert found.log is not None
     assert found.log.durability["synchronous_commit"] == "on"
     assert found.log.durability["full_page_writes"] == "on"
-    assert [problem.where for problem in found.problems] == ["settings"]
+    assert [str(one.about) for one in found.findings] == ["settings"]
     assert "1 problem" in list(lines(found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from support.texts import texts
 from support.watch import NAMES, SETTINGS, Site
@@ -44,6 +46,7 @@ def lose(at: Site) -> str:
 def test_an_aborted_batch_that_spark_will_run_again_is_not_lost(operator):
     """Its query has ended, and its next start writes it: nobody need be called."""
     abort(operator.at)
+    operator.at.time.time = time.time()
     assert operator.says("ls")[0] == 0
     assert operator.says("watch", "--once")[0] == 0
 
@@ -54,6 +57,7 @@ def test_each_command_says_that_a_batch_is_lost(operator):
     The refusal of the job and they say the same way back.
     """
     refused = lose(operator.at)
+    operator.at.time.time = time.time()
     assert way_back(7) in refused
     for more in ((), ("--unfinished",), ("--application", "orders")):
         out = operator.out(1, "ls", *more)
@@ -63,13 +67,13 @@ def test_each_command_says_that_a_batch_is_lost(operator):
     code, (one, counts) = operator.json("ls", "--unfinished")
     assert (code, one["passed_by"], counts["lost"]) == (1, 8, 1)
     _, (view,) = operator.json("explain", str(LOST))
-    (diagnosis,) = view["diagnoses"]
-    assert (diagnosis["diagnosis"], diagnosis["verdict"]) == ("lost", "escalate")
+    (diagnosis,) = view["findings"]
+    assert (diagnosis["kind"], diagnosis["verdict"]) == ("lost", "escalate")
     leave = f"tracing-2pc resolve {LOST} --abort --reason …"
     found = [(action["command"], action["safe"]) for action in view["actions"]]
     assert found == [(way_back(7), True), (leave, False)]
     _, (checked,) = operator.json("check")
-    cures = {problem["cure"] for problem in checked["problems"]}
+    cures = {problem["cure"] for problem in checked["findings"]}
     assert way_back(7) in cures
     assert f"critical lost {LOST}" in operator.out(1, "watch", "--once")
 
@@ -79,18 +83,18 @@ def test_the_console_lists_it_first(operator):
     lose(operator.at)
     at = operator.at
     at.time.advance(SETTINGS.safety_interval)
-    evidence = survey_log(at.log, NAMES, SETTINGS, at.time)
+    evidence = survey_log(at.log, NAMES, at.time)
     found = diagnose(evidence, SETTINGS)
-    assert [(d.transaction, d.diagnosis, d.severity) for d in found] == [
+    assert [(d.about, d.kind, d.severity) for d in found] == [
         (LOST, DiagnosisKind.LOST, Severity.CRITICAL)
     ]
     newest = at.log.transactions(TransactionFilter())
     judged = frozenset(evidence.log.records if evidence.log else ())
     shown = board(
         LogSnapshot(at.time.now(), [], {}, newest),
-        SurveySnapshot(at.time.now(), found, judged, {}),
+        SurveySnapshot(at.time.now(), found, judged),
     )
-    assert (shown.mood, [row.transaction for row in shown.rows]) == (
+    assert (shown.status, [row.transaction for row in shown.rows]) == (
         BoardStatus.NEED,
         [LOST],
     )
@@ -107,13 +111,15 @@ def test_once_spark_has_gone_back_it_is_not_lost(operator):
     at.log.finish(again.id)
     assert at.log.passed() == []
     _, (view,) = operator.json("explain", str(LOST))
-    assert (view["diagnoses"], view["actions"]) == ([], [])
+    assert (view["findings"], view["actions"]) == ([], [])
+    at.time.time = time.time()
     assert operator.says("ls")[0] == 0
 
 
 def test_a_person_takes_it_off_the_list(operator):
     """Of an application that is gone; signed for, and no stream passes it by that."""
     lose(operator.at)
+    operator.at.time.time = time.time()
     words = ("resolve", str(LOST), "--abort", "--reason", "begun anew", "--yes")
     assert operator.says(*words)[0] == 0
     assert operator.says("ls")[0] == 0

@@ -16,7 +16,6 @@ from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import ParticipantState, TransactionState
 from tracing_2pc.http.client import HttpParticipant
-from tracing_2pc.inspection.summary import complaints
 from tracing_2pc.inspection.view import TransactionView, view_transaction
 
 TEXTS = texts("component")
@@ -47,7 +46,7 @@ def test_a_transaction_under_way(at):
     found = view(at)
     assert (found.state, found.decision) == (TransactionState.ACTIVE, None)
     assert found.trace == "a" * 32
-    assert found.diagnoses == ()
+    assert found.findings == ()
     assert found.left_alone[0] == "its attempt is active: its driver decides"
     assert [(one.participant, one.state, one.rows) for one in found.participants] == [
         ("ledger", ParticipantState.PREPARED, 3),
@@ -72,7 +71,7 @@ def test_decided_and_one_participant_down(at):
     at.down("notifier")
     at.time.time += 400
     found = view(at)
-    assert names_of(list(found.diagnoses)) == [(str(T), "stuck")]
+    assert names_of(list(found.wrong)) == [(str(T), "stuck")]
     ledger, notifier = found.deliveries
     assert ledger.acknowledged == at.time.now() - 400
     assert (notifier.retries, notifier.error) == (1, "nothing listens")
@@ -94,7 +93,7 @@ def test_a_commit_that_hangs_says_who_holds_the_application_back(at, tries):
     at.committing()
     at.log.acknowledge(T, "ledger")
     decided = at.time.now()
-    assert view(at).held_back is None, "it may be under way"
+    assert view(at).wrong == (), "it may be under way"
     for _ in range(tries):
         why = "participant 'notifier': no answer within 5 s"
         at.log.postpone(T, "notifier", why, None)
@@ -104,9 +103,7 @@ def test_a_commit_that_hangs_says_who_holds_the_application_back(at, tries):
     if tries:
         said += " (2 tries; the last answer: no answer within 5 s)"
     found = view(at)
-    assert found.diagnoses == ()
-    assert found.held_back == said
-    assert said in " ".join(c.text for c in complaints(found))
+    assert [(str(f.kind), f.why) for f in found.findings] == [("held_back", said)]
     assert said in "\n".join(explain.lines(found, {})).replace("\n  ", " ")
     assert said in "\n".join(show.lines(found, {})).replace("\n  ", " ")
     assert show.code_of(found) == 1
@@ -120,7 +117,7 @@ def test_quarantined_says_what_each_way_out_costs(at):
     at.time.time += 60
     found = view(at)
     assert found.reason == "ledger answered 409 aborted"
-    assert names_of(list(found.diagnoses)) == [(str(T), "diverged")]
+    assert names_of(list(found.wrong)) == [(str(T), "diverged")]
     safe, forced = found.actions
     assert safe.command.startswith(f"tracing-2pc resolve {T} --commit")
     assert (safe.safe, forced.safe) == (True, False)
@@ -153,7 +150,7 @@ def test_what_a_person_has_closed_is_wrong_no_more(at):
     at.log.conclude(T, "mixed", who="ada", why="both were rolled back")
     at.time.time += 60
     found = view(at)
-    assert found.diagnoses == ()
+    assert found.findings == ()
     assert TEXTS["closed as it is"] in found.left_alone
 
 
@@ -174,7 +171,7 @@ def test_an_orphan_has_no_record_and_no_safe_way(at):
     at.time.time += 400
     found = view(at, TransactionId("bookings", 3, 1))
     assert (found.state, found.known) == (None, False)
-    assert names_of(list(found.diagnoses)) == [("bookings.3.1", "orphaned")]
+    assert names_of(list(found.wrong)) == [("bookings.3.1", "orphaned")]
     assert commands(found) == [
         ("tracing-2pc resolve bookings.3.1 --at ledger --abort --reason …", False),
         ("tracing-2pc resolve bookings.3.1 --at ledger --commit --reason …", False),
@@ -199,7 +196,7 @@ def test_a_commit_that_arrives_while_we_look_is_no_orphan(at):
     at.log.read = finish_first  # type: ignore[method-assign, assignment]
     found = view(at)
     assert found.state is TransactionState.COMMITTED
-    assert found.diagnoses == ()
+    assert found.findings == ()
     assert {one.state for one in found.participants} == {ParticipantState.COMMITTED}
 
 
@@ -221,7 +218,7 @@ def test_a_view_is_plain_json(at):
     at.time.time += 400
     said = json.loads(json.dumps(view(at).to_json()))
     assert (said["transaction"], said["state"]) == (str(T), "committing")
-    assert said["diagnoses"][0]["diagnosis"] == "decided_not_applied"
+    assert said["findings"][0]["kind"] == "decided_not_applied"
     assert said["receipts"][0]["branch"] == "0.1"
     assert [r["participant"] for r in said["receipts"]] == ["ledger", "notifier"]
     assert {r["vote"] for r in said["receipts"]} == {"commit"}
@@ -243,7 +240,7 @@ def test_an_aborted_transaction_that_is_still_prepared_may_be_aborted(at):
     at.prepare(at.aborted(), "ledger")
     at.time.time += 400
     found = view(at)
-    assert names_of(list(found.diagnoses)) == [(str(T), "orphaned")]
+    assert names_of(list(found.wrong)) == [(str(T), "orphaned")]
     resolve = f"tracing-2pc resolve {T} --at ledger --abort --reason …"
     assert commands(found) == [(resolve, True)]
 

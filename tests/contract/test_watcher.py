@@ -32,6 +32,7 @@ from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
 from tracing_2pc.core.states import Decision, TransactionState, Verdict
 from tracing_2pc.http import reading
 from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.inspection.diagnosis import Finding, FindingKind
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 from tracing_2pc.operations.watch import observe_sweeps
 from tracing_2pc.operations.watcher import HOUR, Sweep, Watcher, next_after
@@ -105,6 +106,17 @@ def bind(at: Site, application: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", PATIENT)
 
 
+def unread(*findings: Finding) -> dict[TransactionId | Source, str]:
+    """Return what could not be read, and why."""
+    return {f.about: f.why for f in findings if f.kind is FindingKind.UNREADABLE}
+
+
+def changed(sweep: Sweep) -> list[list[tuple[str, str]]]:
+    """Return which diagnoses are new, and which are gone."""
+    both = (sweep.added, sweep.removed)
+    return [names_of([f for f in part if f.verdict is not None]) for part in both]
+
+
 def said(at: Site) -> list[tuple[str, str]]:
     return names_of(list(watching(at).sweep().diagnoses))
 
@@ -132,12 +144,11 @@ def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(at):
     sweep = watcher.sweep()
     assert names_of(list(sweep.diagnoses)) == [(str(T), "stuck")]
     assert sweep.diagnoses[0].participants == ("notifier",)
-    assert TEXTS["down"] in sweep.unreadable[NOTIFIER]
+    assert TEXTS["down"] in unread(*sweep.findings)[NOTIFIER]
     at.up("notifier")
     sweep = watcher.sweep()
-    assert names_of(list(sweep.added)) == [(str(T), "decided_not_applied")]
-    assert names_of(list(sweep.removed)) == [(str(T), "stuck")]
-    assert sweep.readable == (NOTIFIER,)
+    assert changed(sweep) == [[(str(T), "decided_not_applied")], [(str(T), "stuck")]]
+    assert list(unread(*sweep.removed)) == [NOTIFIER]
     assert sweep.diagnoses[0].verdict is Verdict.FINISH
 
 
@@ -147,7 +158,7 @@ def test_a_journal_that_is_removed_behind_our_back_is_lost(at):
     lose(at)
     at.time.advance(30)
     (found,) = watching(at).sweep().diagnoses
-    assert (str(found.diagnosis), found.participants) == ("lost", ("ledger",))
+    assert (str(found.kind), found.participants) == ("lost", ("ledger",))
     assert str(found.severity) == "critical"
     assert TEXTS["says unknown"].format(name="ledger") in found.why
 
@@ -194,7 +205,7 @@ def test_prepared_without_a_record_is_orphaned(at, transaction, verdict, why):
     assert said(at) == []
     at.time.advance(200)
     (found,) = watching(at).sweep().diagnoses
-    assert (str(found.diagnosis), found.participants) == ("orphaned", ("ledger",))
+    assert (str(found.kind), found.participants) == ("orphaned", ("ledger",))
     assert found.verdict is verdict
     assert TEXTS[why].format(batch=6) in found.why
 
@@ -206,7 +217,7 @@ def test_one_committed_by_hand_and_another_aborted_is_diverged(at):
     assert at.worlds["notifier"].resolve(str(T), "abort").status_code == 200
     at.time.advance(30)
     (found,) = watching(at).sweep().diagnoses
-    assert (str(found.diagnosis), found.participants) == ("diverged", ("notifier",))
+    assert (str(found.kind), found.participants) == ("diverged", ("notifier",))
     assert found.why == TEXTS["contradicted"].format(name="notifier")
 
 
@@ -216,7 +227,7 @@ def test_an_attempt_that_nobody_decides_is_stuck(at):
     at.prepare(T)
     at.time.advance(1000)
     (found,) = watching(at).sweep().diagnoses
-    assert (str(found.diagnosis), found.verdict) == ("stuck", Verdict.ABORT)
+    assert (str(found.kind), found.verdict) == ("stuck", Verdict.ABORT)
     assert found.participants == NAMES
 
 
@@ -278,21 +289,21 @@ def test_a_list_that_fails_on_page_2_says_nothing(at, monkeypatch):
 
     monkeypatch.setattr(ledger, "list_open", fails_later)
     sweep = watching(at).sweep()
-    assert "answered 500" in sweep.unreadable[LEDGER]
+    assert "answered 500" in unread(*sweep.findings)[LEDGER]
     assert {one.participants for one in sweep.diagnoses} == {("notifier",)}
 
 
-def test_a_commit_that_hangs_is_named_before_it_is_stuck(at):
-    """Once, with who it waits for since when; it is nothing wrong yet."""
+def test_a_commit_that_hangs_is_named_before_it_is_stuck(at: Site) -> None:
+    """Once, with who it waits for since when; nothing else is wrong yet."""
     watcher = watching(at)
     id_ = at.committing()
     at.log.acknowledge(id_, "ledger")
-    assert watcher.sweep().held_back == {}
+    assert watcher.sweep().clean
     at.log.postpone(id_, "notifier", "answered 503", None)
     sweep = watcher.sweep()
-    assert sweep.clean
+    assert (sweep.clean, sweep.diagnoses) == (False, ())
     (told,) = items(sweep)
-    assert (told["event"], told["transaction"]) == ("waiting", str(id_))
+    assert (told["event"], told["where"]) == ("waiting", str(id_))
     assert told["why"].startswith(TEXTS["held back"].format(name="notifier"))
     assert line(told).endswith(TEXTS["last answer"].format(answer="answered 503"))
     assert list(items(watcher.sweep())) == [], "it is said once"
@@ -306,7 +317,7 @@ def test_a_participant_that_hangs_holds_up_no_other(at):
         url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
         at.observed["ledger"] = HttpParticipant("ledger", url, None, AT_ONCE)
         sweep = watching(at).sweep()
-    said = sweep.unreadable[LEDGER]
+    said = unread(*sweep.findings)[LEDGER]
     assert re.search(TEXTS["no answer"].format(seconds=AT_ONCE), said)
     assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
 
@@ -319,11 +330,11 @@ def test_a_participant_that_is_down_keeps_what_was_said_of_it(at):
     assert len(watcher.sweep().added) == 1
     at.down("ledger")
     sweep = watcher.sweep()
-    assert (sweep.added, sweep.removed) == ((), ())
+    assert changed(sweep) == [[], []]
     assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
     at.up("ledger")
     at.worlds["ledger"].resolve("bookings.3.1", "abort")
-    assert names_of(list(watcher.sweep().removed)) == [("bookings.3.1", "orphaned")]
+    assert changed(watcher.sweep())[1] == [("bookings.3.1", "orphaned")]
 
 
 def test_who_is_waited_for_without_an_address_is_named_at_once(at):
@@ -334,12 +345,12 @@ def test_who_is_waited_for_without_an_address_is_named_at_once(at):
     assert watcher.sweep().clean, "its driver may be at it"
     at.time.advance(SETTINGS.safety_interval)
     sweep = watcher.sweep()
-    assert sweep.newly_unreadable == (NOTIFIER,)
-    assert TEXTS["no address"] in sweep.unreadable[NOTIFIER]
+    assert list(unread(*sweep.added)) == [NOTIFIER]
+    assert TEXTS["no address"] in unread(*sweep.findings)[NOTIFIER]
     assert not sweep.diagnoses
     at.committing(8)
     at.time.advance(SETTINGS.safety_interval)
-    assert TEXTS["no address for two"] in watcher.sweep().unreadable[NOTIFIER]
+    assert TEXTS["no address for two"] in unread(*watcher.sweep().findings)[NOTIFIER]
 
 
 def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
@@ -358,8 +369,8 @@ def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
     bind(at, "orders", monkeypatch)
     watcher = watching(at)
     sweep = watcher.sweep()
-    assert list(sweep.unreadable) == [BEYOND_ORDERS]
-    assert TEXTS["bound"] in sweep.unreadable[BEYOND_ORDERS]
+    assert list(unread(*sweep.findings)) == [BEYOND_ORDERS]
+    assert TEXTS["bound"] in unread(*sweep.findings)[BEYOND_ORDERS]
     assert not sweep.clean
     assert "ledger" in watcher.succeeded
     assert (str(T), "lost") in names_of(list(sweep.diagnoses))
@@ -383,7 +394,7 @@ def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(at):
     assert found() == [(str(T), "stuck")]
     at.time.time -= 7200
     assert found() == [(str(T), "stuck")]
-    said = watcher.last.unreadable[Source(SourceKind.CLOCK)]
+    said = unread(*watcher.last.findings)[Source(SourceKind.CLOCK)]
     assert TEXTS["clock set back"] in said
     assert not watching(at).sweep().diagnoses, "who has watched nothing knows nothing"
     at.begin(8)
@@ -446,8 +457,8 @@ def test_without_the_log_nothing_is_said(at, measured):
         left.unlink()
     file.write_bytes(b"no database" * 1000)
     sweep = watcher.sweep()
-    assert (sweep.added, sweep.removed) == ((), ())
-    assert "decision log" in sweep.unreadable[Source(SourceKind.LOG)]
+    assert changed(sweep) == [[], []]
+    assert "decision log" in unread(*sweep.findings)[Source(SourceKind.LOG)]
     assert measured()[heart % "log"] == before
     assert measured()[heart % "ledger"] == at.time.time
 
@@ -465,8 +476,8 @@ def test_a_record_that_cannot_be_trusted_is_told(at):
     with at.base.durable() as connection:
         connection.execute(sa.text("UPDATE tpc_transaction SET run = 'x'"))
     sweep = watcher.sweep()
-    assert sweep.newly_unreadable == (LOG_OF_ORDERS,)
-    assert str(T) in sweep.unreadable[LOG_OF_ORDERS]
+    assert list(unread(*sweep.added)) == [LOG_OF_ORDERS]
+    assert str(T) in unread(*sweep.findings)[LOG_OF_ORDERS]
     assert [d for d in sweep.diagnoses if d.transaction == T] == before != []
     assert sweep.removed == ()
     assert watcher.succeeded["log"] == at.time.time
@@ -475,13 +486,15 @@ def test_a_record_that_cannot_be_trusted_is_told(at):
     assert not fresh.clean
 
 
-def test_quarantined_is_counted_and_not_diagnosed(at, measured):
-    """A person knows of it already; what is wrong with it is still looked at."""
+def test_quarantined_is_counted_and_has_no_verdict(at: Site, measured: Any) -> None:
+    """A person must decide; what else is wrong with it is still looked at."""
     at.committing()
     at.log.quarantine(T, "for a test")
     at.time.advance(1000)
     watcher = watching(at, observe=NAMES)
-    assert watcher.sweep().clean
+    sweep = watcher.sweep()
+    assert names_of(list(sweep.findings)) == [(str(T), "quarantined")]
+    assert sweep.diagnoses == ()
     assert measured()['tpc_quarantined_transactions{application="orders"}'] == 1
     at.worlds["ledger"].resolve(str(T), "abort")
     assert names_of(list(watcher.sweep().added)) == [(str(T), "diverged")]
@@ -612,7 +625,7 @@ def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(at, caplog):
         "found: transaction=bookings.3.1 diagnosis=orphaned verdict=leave"
     )
     assert logged.__dict__["tpc_transaction_id"] == "bookings.3.1"
-    assert (found["event"], found["diagnosis"]) == ("found", "orphaned")
+    assert (found["event"], found["kind"]) == ("found", "orphaned")
     assert found["verdict"] == "leave"
     assert TEXTS["found"] in line(found)
     at.worlds["ledger"].resolve("bookings.3.1", "abort")

@@ -17,7 +17,7 @@ import pytest
 
 from support.telemetry import PATH
 from support.waiting import AT_LAST
-from support.watch import Site, site
+from support.watch import Running, Site, site
 from tracing_2pc.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def operator(
 ) -> Iterator[Operator]:
     """Somebody at the command line, 500 seconds after the log was made."""
     monkeypatch.chdir(tmp_path)
-    with site(tmp_path) as at:
+    with site(tmp_path, time=Running()) as at:
         at.time.time = time.time() - 500
         at.log.initialise("orders", 5)
         yield Operator(at, monkeypatch, capsys)

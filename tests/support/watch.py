@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time as machine
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,20 @@ class Time:
         self.time += seconds
         for happen in self.at_pause:
             happen()
+
+
+class Running(Time):
+    """Runs with the machine's clock, shifted by what a test sets it to."""
+
+    _shift = 0.0
+
+    @property  # type: ignore[override]
+    def time(self) -> float:
+        return machine.time() + self._shift
+
+    @time.setter
+    def time(self, value: float) -> None:
+        self._shift = value - machine.time()
 
 
 class OwnClock:
@@ -218,4 +233,4 @@ def fresh(rows: int, branch: str) -> Branch:
 
 def names_of(found: list[Any]) -> list[tuple[str, str]]:
     """Return what was diagnosed of which transaction."""
-    return [(str(one.transaction), str(one.diagnosis)) for one in found]
+    return [(str(one.about), str(one.kind)) for one in found]

@@ -15,7 +15,6 @@ from tracing_2pc.console.board import (
     ROWS,
     BoardStatus,
     LogSnapshot,
-    RefusedSnapshot,
     SurveySnapshot,
     board,
 )
@@ -31,7 +30,7 @@ from tracing_2pc.core.states import (
     TransactionState,
     Verdict,
 )
-from tracing_2pc.inspection.diagnosis import Diagnosis
+from tracing_2pc.inspection.diagnosis import Finding, FindingKind, Kind
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 
 TEXTS = texts("unit")
@@ -60,9 +59,9 @@ def summary(
 
 
 def wrong(
-    batch: int, kind: DiagnosisKind, severity: Severity, application: str = "orders"
-) -> Diagnosis:
-    return Diagnosis(
+    batch: int, kind: Kind, severity: Severity, application: str = "orders"
+) -> Finding:
+    return Finding(
         *(TransactionId(application, batch, 1), kind, severity, ("ledger",)),
         *(NOW - 400, 400, Verdict.LEAVE, "why"),
     )
@@ -73,15 +72,23 @@ def logged(*open_: TransactionSummary, **more: Any) -> LogSnapshot:
 
 
 def observed(
-    *found: Diagnosis,
+    *found: Finding,
     judged: tuple[int, ...] = (),
     unread: Mapping[Source, str] | None = None,
 ) -> SurveySnapshot:
     ids = frozenset(TransactionId("orders", batch, 1) for batch in judged)
-    return SurveySnapshot(NOW, found, ids, unread or {})
+    unreadable = (
+        source_wrong(source, FindingKind.UNREADABLE, why)
+        for source, why in (unread or {}).items()
+    )
+    return SurveySnapshot(NOW, [*found, *unreadable], ids)
 
 
-def of_log(*found: Diagnosis, judged: tuple[int, ...] = ()) -> SurveySnapshot:
+def source_wrong(source: Source, kind: FindingKind, why: str = "why") -> Finding:
+    return Finding(source, kind, Severity.WARNING, (), 0.0, 0.0, None, why)
+
+
+def of_log(*found: Finding, judged: tuple[int, ...] = ()) -> SurveySnapshot:
     return observed(*found, judged=judged)._replace(at=None)
 
 
@@ -92,7 +99,7 @@ def test_the_oldest_of_very_many_is_not_taken_for_finished():
     stuck = wrong(7, DiagnosisKind.STUCK, Severity.CRITICAL)
     found = board(logged(*newest), observed(stuck, judged=(7,)))
     assert found.rows[0].transaction == stuck.transaction
-    assert found.mood is not BoardStatus.WELL
+    assert found.status is not BoardStatus.WELL
 
 
 def test_what_cannot_be_read_of_another_application_is_not_shown():
@@ -118,19 +125,20 @@ def test_the_worst_stands_first():
             wrong(2, DiagnosisKind.STUCK, Severity.WARNING),
             wrong(4, DiagnosisKind.STUCK, Severity.CRITICAL),
             wrong(9, DiagnosisKind.LOST, Severity.CRITICAL),
+            wrong(3, FindingKind.QUARANTINED, Severity.CRITICAL),
         ),
     )
     assert [one.transaction.batch for one in found.rows] == [9, 4, 3, 2, 1]
     assert found.headline == TEXTS["some need you"].format(n=4)
     assert found.rows[2].why == "ledger answered 409"
     assert found.rows[-1].participants == ("ledger",)
-    assert found.mood is not BoardStatus.WELL
+    assert found.status is not BoardStatus.WELL
 
 
 def test_all_is_well_is_said_only_when_all_were_asked():
     """Before the first look, and with one that cannot be read, it is not known."""
     assert board(logged(), observed()).headline == TEXTS["all is well"]
-    assert board(logged(), observed()).mood is BoardStatus.WELL
+    assert board(logged(), observed()).status is BoardStatus.WELL
     unread = observed(unread={LEDGER: "nothing listens"})
     for seen, said in (
         (of_log(), TEXTS["not known yet"]),
@@ -138,7 +146,7 @@ def test_all_is_well_is_said_only_when_all_were_asked():
     ):
         found = board(logged(), seen)
         assert found.headline == said
-        assert found.mood is not BoardStatus.WELL
+        assert found.status is not BoardStatus.WELL
         assert found.doubts
 
 
@@ -148,24 +156,22 @@ def test_before_the_first_look_nothing_is_called_normal():
     found = board(logged(open_), of_log())
     assert (found.headline, found.surveyed) == (TEXTS["one unfinished"], None)
     assert "normal" not in found.rows[0].what
-    assert found.mood is not BoardStatus.WELL
+    assert found.status is not BoardStatus.WELL
 
 
 def test_a_commit_that_hangs_is_in_the_headline():
     """From the first try in vain on, with who it is and since when; others stand."""
-    told = {"ledger": DeliveryRecord("ledger", None, 3, NOW + 9, "no answer")}
     one = summary(1, TransactionState.COMMITTING, ago=12, pending=("ledger",))
-    for look in (observed(judged=(1,)), of_log()):
-        found = board(logged(one, deliveries={"orders.1.1": told}), look)
+    why = "orders is held back by ledger since 22:13:08 UTC (3 tries; the last answer)"
+    waits = wrong(1, FindingKind.HELD_BACK, Severity.WARNING)
+    waits = dataclasses.replace(waits, why=why)
+    for look in (observed(waits, judged=(1,)), of_log(waits)):
+        found = board(logged(one), look)
         assert found.headline.startswith(TEXTS["held back"])
-        assert found.mood is not BoardStatus.WELL
-        assert found.rows[0].rank == "warning"
-        assert (
-            TEXTS["tries and the last answer"].format(tries=3, answer="no answer")
-            in found.rows[0].why
-        )
+        assert found.status is BoardStatus.DOUBT
+        assert (found.rows[0].rank, found.rows[0].why) == ("warning", why)
     stuck = wrong(2, DiagnosisKind.STUCK, Severity.WARNING)
-    both = board(logged(one, deliveries={"orders.1.1": told}), observed(stuck))
+    both = board(logged(one), observed(stuck, waits))
     assert both.headline == TEXTS["one needs you, one is under way"]
 
 
@@ -211,20 +217,21 @@ def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged():
     assert found.rows[0].next_try == NOW + 5
 
 
-def test_requests_that_partners_refused_need_somebody():
-    """Behind transactions that do, and before doubts; not known is not well."""
-    some = RefusedSnapshot(NOW, 2)
-    found = board(logged(), observed(), refused=some)
+def test_requests_that_partners_refused_need_somebody() -> None:
+    """Behind transactions that do, and before doubts; those of one's own application.
+
+    So does what is wrong with a participant.
+    """
+    of = Source(SourceKind.OUTBOX, "mailer", "orders")
+    some = source_wrong(of, FindingKind.REFUSED_REQUESTS)
+    found = board(logged(), observed(some))
     assert found.headline == TEXTS["refused requests need you"]
-    assert (found.mood, found.refused) == (BoardStatus.NEED, some)
-    stuck = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL))
-    assert board(logged(), stuck, refused=some).headline == TEXTS["one needs you"]
-    found = board(logged(), observed(), refused=None)
-    assert (found.headline, found.mood) == (
-        TEXTS["nothing wrong is known"],
-        BoardStatus.DOUBT,
-    )
-    assert found.doubts == (TEXTS["outboxes are being asked"],)
+    assert (found.status, found.faults) == (BoardStatus.NEED, (some,))
+    stuck = wrong(1, DiagnosisKind.LOST, Severity.CRITICAL)
+    assert board(logged(), observed(stuck, some)).headline == TEXTS["one needs you"]
+    assert board(logged(), observed(some), "sales").status is BoardStatus.WELL
+    fault = source_wrong(LEDGER, FindingKind.BACKLOG)
+    assert board(logged(), observed(fault)).headline == "1 problem"
 
 
 def test_a_bound_token_reads_of_no_other_application():

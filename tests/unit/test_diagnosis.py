@@ -1,4 +1,4 @@
-"""Diagnosis is an opinion from evidence: what is said, and what must be left alone."""
+"""Finding is an opinion from evidence: what is said, and what must be left alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ from tracing_2pc.core.states import (
     Verdict,
     Vote,
 )
-from tracing_2pc.inspection.diagnosis import Diagnosis, diagnose, diagnose_transaction
+from tracing_2pc.inspection.diagnosis import (
+    Finding,
+    FindingKind,
+    diagnose,
+    diagnose_transaction,
+)
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence, TransactionEvidence
 
 TEXTS = texts("unit")
@@ -72,15 +77,16 @@ def listing(age: float, missing: str | None = None) -> Listing:
 
 def said(
     read: LogEvidence | None, age: float | None = None, **changes: Any
-) -> list[Diagnosis]:
+) -> list[Finding]:
     """Diagnose: the ledger has listed T at this age, twice, the notifier nothing."""
     found = Listing(()) if age is None else listing(age)
     lists = {"ledger": found, "notifier": Listing(())}
     evidence = Evidence(NOW, lists, read, lists, {})
-    return diagnose(dataclasses.replace(evidence, **changes), SETTINGS)
+    found = diagnose(dataclasses.replace(evidence, **changes), SETTINGS)
+    return [one for one in found if one.kind is not FindingKind.HELD_BACK]
 
 
-def one(found: list[Diagnosis]) -> Diagnosis:
+def one(found: list[Finding]) -> Finding:
     (only,) = found
     return only
 
@@ -102,7 +108,7 @@ def test_a_living_drivers_attempt_is_left_alone_up_to_its_timeout():
     """A slow batch is not stuck: until the transaction timeout its driver decides."""
     assert said(logged(record(S.ACTIVE, started=899)), 600) == []
     found = one(said(logged(record(S.ACTIVE, started=901)), 600))
-    assert (found.diagnosis, found.verdict) == (K.STUCK, Verdict.ABORT)
+    assert (found.kind, found.verdict) == (K.STUCK, Verdict.ABORT)
     assert found.participants == ("ledger",)
 
 
@@ -125,7 +131,7 @@ def test_whether_its_time_is_over_is_a_matter_of_the_logs_clock():
     """A watcher whose clock is ahead does not call a living driver's attempt stuck."""
     ahead = record(S.ACTIVE, started=5000, deadline=NOW + 500)
     assert said(logged(ahead)) == []
-    assert one(said(logged(ahead, clock=NOW + 501))).diagnosis is K.STUCK
+    assert one(said(logged(ahead, clock=NOW + 501))).kind is K.STUCK
 
 
 @pytest.mark.parametrize("state", [S.COMMITTING, S.ABORTING])
@@ -133,7 +139,7 @@ def test_unfinished_for_too_long_is_stuck(state):
     """A warning, then critical; who has not acknowledged is named."""
     assert said(logged(record(state, 299))) == []
     found = one(said(logged(record(state, 301))))
-    assert (found.diagnosis, found.verdict) == (K.STUCK, Verdict.FINISH)
+    assert (found.kind, found.verdict) == (K.STUCK, Verdict.FINISH)
     assert found.severity is Severity.WARNING
     assert found.participants == NAMES
     assert (found.since, found.age) == (NOW - 301, 301)
@@ -146,9 +152,11 @@ def test_what_moves_is_not_stuck():
     assert said(logged(record(S.COMMITTING, 5000), deliveries=told)) == []
 
 
-def test_quarantined_is_a_state_and_not_a_diagnosis():
-    """It is counted by itself; a person has to look, and no verdict can say more."""
-    assert said(logged(record(S.QUARANTINED, 5000))) == []
+def test_quarantined_is_found_without_a_verdict() -> None:
+    """A person has to look, and no verdict can say more; a metric of its own counts."""
+    found = one(said(logged(record(S.QUARANTINED, 5000))))
+    assert (found.kind, found.verdict) == (FindingKind.QUARANTINED, None)
+    assert found.severity is Severity.CRITICAL
 
 
 def test_decided_not_applied():
@@ -156,7 +164,7 @@ def test_decided_not_applied():
     told = {"ledger": DeliveryRecord("ledger", retries=10, error="503")}
     log = logged(record(S.COMMITTING, 60), deliveries={T: told})
     found = one(said(log, 100))
-    assert (found.diagnosis, found.verdict) == (K.DECIDED_NOT_APPLIED, Verdict.FINISH)
+    assert (found.kind, found.verdict) == (K.DECIDED_NOT_APPLIED, Verdict.FINISH)
     assert found.participants == ("ledger",)
     assert TEXTS["tries and the last answer"].format(tries=10, answer=503) in found.why
 
@@ -166,7 +174,7 @@ def test_decided_not_applied_waits_for_the_drivers_own_tries():
     log = logged(record(S.COMMITTING, 60))
     assert said(log, 100) == []
     late = one(said(logged(record(S.COMMITTING, 400)), 500))
-    assert late.diagnosis is K.DECIDED_NOT_APPLIED, "and it is not called stuck, too"
+    assert late.kind is K.DECIDED_NOT_APPLIED, "and it is not called stuck, too"
 
 
 def test_lost():
@@ -174,7 +182,7 @@ def test_lost():
     for state in (ParticipantState.UNKNOWN, ParticipantState.FORGOTTEN):
         shown = {T: {"ledger": Shown(state), "notifier": SHOWN}}
         found = one(said(logged(record(S.COMMITTING, 30)), answers=shown))
-        assert (found.diagnosis, found.severity) == (K.LOST, Severity.CRITICAL)
+        assert (found.kind, found.severity) == (K.LOST, Severity.CRITICAL)
         assert found.participants == ("ledger",)
         assert found.verdict is Verdict.ESCALATE
 
@@ -184,10 +192,10 @@ def test_a_branch_that_is_gone_is_lost_whatever_else_is_there():
     other = HeldBranch(BranchId(1, 1), BranchState.PREPARED, 3, "d")
     shown = {T: {"ledger": Shown(ParticipantState.PREPARED, (other,))}}
     found = said(logged(record(S.COMMITTING, 30)), answers=shown)
-    assert one(found).diagnosis is K.LOST
+    assert one(found).kind is K.LOST
 
 
-def _of(record: TransactionRecord, answers: Any) -> list[Diagnosis]:
+def _of(record: TransactionRecord, answers: Any) -> list[Finding]:
     evidence = TransactionEvidence(T, NOW, record, answers=answers, clock=NOW)
     return list(diagnose_transaction(evidence, SETTINGS)[0])
 
@@ -197,7 +205,7 @@ def test_what_is_lost_after_it_was_finished_is_lost():
     old = record(S.COMMITTED, 30, finished=NOW - 20, receipts=(), rows=3)
     shown = {"ledger": Shown(ParticipantState.UNKNOWN), "notifier": COMMITTED}
     lost = one(_of(old, shown))
-    assert (lost.diagnosis, lost.participants) == (K.LOST, ("ledger",))
+    assert (lost.kind, lost.participants) == (K.LOST, ("ledger",))
     shown["ledger"] = Shown(ParticipantState.FORGOTTEN)
     assert not _of(old, shown)
 
@@ -236,7 +244,7 @@ def test_diverged(state, ledger, notifier, whom):
     """Somebody went against the decision: always critical, a person must look."""
     shown = {T: {"ledger": ledger, "notifier": notifier}}
     found = one(said(logged(record(state, 30)), answers=shown))
-    assert (found.diagnosis, found.severity) == (K.DIVERGED, Severity.CRITICAL)
+    assert (found.kind, found.severity) == (K.DIVERGED, Severity.CRITICAL)
     assert (found.participants, found.verdict) == (whom, Verdict.ESCALATE)
 
 
@@ -264,7 +272,7 @@ def test_agreement_is_not_divergence():
 def test_orphaned(change, verdict, word):
     """Prepared, and no record can finish it; never *abort* for what is not known."""
     found = one(said(logged(**change), 301))
-    assert (found.diagnosis, found.verdict) == (K.ORPHANED, verdict)
+    assert (found.kind, found.verdict) == (K.ORPHANED, verdict)
     assert word in found.why
     assert "3 rows" in found.why
     assert found.age == 301, "by the participant's clock"
@@ -310,7 +318,7 @@ def test_a_participant_that_is_down_hides_no_other():
         record(S.COMMITTING, 400), id=TransactionId("orders", 8, 1)
     )
     found = said(logged(stuck), first=lists, second=lists)
-    assert [(str(f.transaction), f.diagnosis) for f in found] == [
+    assert [(str(f.transaction), f.kind) for f in found] == [
         ("orders.8.1", K.STUCK),
         ("orders.7.1", K.ORPHANED),
     ]

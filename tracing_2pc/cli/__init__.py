@@ -57,13 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigurationError, ContractError, ValueError) as error:
         return _ended(error, USAGE)
     except DecisionLogError as error:
-        if error.transaction_id is not None:  # one record, and the log can be read
-            return _ended(error, LEFT)
-        if error.says_cure:
-            return _ended(error, LEFT)
-        check = importlib.import_module("tracing_2pc.operations.check")
-        why = f"the decision log cannot be reached: {error}: {check.CURE_OF_LOG}"
-        return _ended(why, LEFT)
+        # About one record: then the log can be read.
+        if error.transaction_id is None and not error.says_cure:
+            findings = importlib.import_module("tracing_2pc.inspection.findings")
+            cure = findings.CURE_OF_LOG
+            error = DecisionLogError(
+                f"the decision log cannot be reached: {error}: {cure}"
+            )
+        return _ended(error, LEFT)
     except TwoPhaseError as error:
         return _ended(error, LEFT)
     return code

@@ -18,7 +18,7 @@ from tracing_2pc.cli.terminal import (
 from tracing_2pc.core.model import ParticipantDescription
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.view import to_plain
-from tracing_2pc.inspection.wording import format_count, without_participant
+from tracing_2pc.inspection.wording import format_count
 from tracing_2pc.operations.check import CheckResult, check
 
 _POOLED = (
@@ -31,8 +31,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """Print what is in force and what is wrong; 1 if anything is."""
     with asking(settings.participants):
         result = check(settings)
-    print_either(options, to_plain(result), lines(result))
-    return LEFT if result.problems else DONE
+    item = to_plain(result) | {"findings": [one.to_json() for one in result.findings]}
+    print_either(options, item, lines(result))
+    return LEFT if result.findings else DONE
 
 
 def lines(result: CheckResult) -> Iterator[str]:
@@ -43,10 +44,10 @@ def lines(result: CheckResult) -> Iterator[str]:
     yield from headed("participants", _participants(result))
     yield from headed("problems", _problems(result))
     yield ""
-    if not result.problems:
+    if not result.findings:
         yield paint("all is well", "green")
     else:
-        yield paint(format_count(len(result.problems), "problem"), "red")
+        yield paint(format_count(len(result.findings), "problem"), "red")
 
 
 def _log(result: CheckResult) -> Iterator[str]:
@@ -88,8 +89,7 @@ def _row(probed: ParticipantDescription) -> tuple[str, ...]:
 
 
 def _problems(result: CheckResult) -> Iterator[str]:
-    for problem in result.problems:
-        what = without_participant(problem.where, problem.what)
-        for line in prose(f"{problem.where}: {what}.", "    ", "  - "):
+    for finding in result.findings:
+        for line in prose(f"{finding.about}: {finding.text}.", "    ", "  - "):
             yield paint(line, "red")
-        yield from prose(f"cure: {problem.cure}", "      ", "    ")
+        yield from prose(f"cure: {finding.cure}", "      ", "    ")

@@ -10,9 +10,9 @@ from tracing_2pc.cli.acting import describe_action
 from tracing_2pc.cli.show import print_transaction
 from tracing_2pc.cli.terminal import headed, paint, prose, safe
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import Decision, Severity, TransactionState
+from tracing_2pc.core.states import Decision, Severity
+from tracing_2pc.inspection.diagnosis import FindingKind
 from tracing_2pc.inspection.summary import (
-    complaints,
     describe_delivery,
     describe_report,
     summarize,
@@ -32,9 +32,9 @@ _JSON: Final = (
     "transaction",
     "state",
     "reason",
-    "diagnoses",
+    "cause",
+    "findings",
     "left_alone",
-    "held_back",
     "next",
     "actions",
 )
@@ -64,20 +64,17 @@ def lines(view: TransactionView, links: Mapping[str, str]) -> Iterator[str]:
 
 
 def _wrong(view: TransactionView) -> Iterator[str]:
-    known = list(complaints(view))
-    for complaint in known:
-        colour = "red" if complaint.severity is Severity.CRITICAL else "yellow"
-        for line in prose(complaint.text, "  "):
+    for finding in view.wrong:
+        colour = "red" if finding.severity is Severity.CRITICAL else "yellow"
+        for line in prose(f"{finding.text}.", "  "):
             yield paint(line, colour)
-    if view.held_back and not view.diagnoses:
-        for why in view.left_alone[-1:]:
-            yield from prose(f"Not called stuck yet: {why}.", "  ")
-    if known or view.unknown:
+        if finding.kind is FindingKind.HELD_BACK:
+            for why in view.left_alone[-1:]:
+                yield from prose(f"Not called stuck yet: {why}.", "  ")
+    if view.wrong or view.unknown:
         return
     if view.state is None and not view.in_doubt:
         yield "  Nothing, as far as participants could be asked."
-    elif view.state is TransactionState.QUARANTINED:
-        yield from prose("The reason above; what the sides say now agrees.", "  ")
     else:
         why = f" yet: {view.left_alone[0]}" if view.left_alone else ""
         yield from prose(f"Nothing{why}.", "  ")

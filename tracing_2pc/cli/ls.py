@@ -21,9 +21,10 @@ from tracing_2pc.core.log_reader import (
     TransactionFilter,
     TransactionSummary,
 )
-from tracing_2pc.core.model import check_application, trace_id_of
+from tracing_2pc.core.model import TransactionId, check_application, trace_id_of
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.listing import Orphan, TransactionList, list_transactions
 from tracing_2pc.inspection.view import to_plain
 from tracing_2pc.inspection.wording import (
@@ -40,7 +41,7 @@ _PERSON: Final = "a person"
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Print the list; 1 if something in it needs a person, or cannot be read."""
+    """Print the list; 1 if something is wrong, or cannot be read."""
     if options.application is not None:
         check_application(options.application)
     filters = TransactionFilter(
@@ -61,18 +62,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         print("\n".join(lines(listing, options.limit)))
         if options.application is not None and options.application not in known:
             print(paint(describe_unknown(options.application, known), "yellow"))
-    return LEFT if _needs_a_person(listing) else DONE
-
-
-def _needs_a_person(listing: TransactionList) -> bool:
-    states = {row.state for row in listing.unfinished}
-    old = any(orphan.old for orphan in listing.orphans)
-    quarantined = TransactionState.QUARANTINED in states
-    return bool(quarantined or listing.unreadable or old or listing.lost)
+    return LEFT if listing.findings else DONE
 
 
 def lines(listing: TransactionList, limit: int) -> Iterator[str]:
-    """Return the table, what could not be read, and a line of counts."""
+    """Return the table, what is wrong beside it, and a line of counts."""
     rows: list[tuple[str | None, tuple[str, ...]]] = []
     rows += (("red", _row(row, listing)) for row in listing.lost)
     for row in listing.unfinished:
@@ -86,9 +80,8 @@ def lines(listing: TransactionList, limit: int) -> Iterator[str]:
         colours = ["bold", *(colour for colour, _ in shown)]
         text = table([_HEAD, *(cells for _, cells in shown)])
         yield from map(paint, text, colours)
-    for source, why in listing.unreadable.items():
-        text_of = without_participant(source.participant, why)
-        yield paint(f"{safe(source)}: {safe(text_of)}", "yellow")
+    for finding in _beside(listing)[:limit]:
+        yield paint(f"{safe(finding.about)}: {safe(finding.text)}", "yellow")
     yield _counts(listing, len(shown), len(rows), limit)
 
 
@@ -121,9 +114,26 @@ def _orphan_row(orphan: Orphan) -> tuple[str, ...]:
     )
 
 
+def _beside(listing: TransactionList) -> list[Finding]:
+    """Return what is wrong with what is no row of the list."""
+    rows = (*listing.lost, *listing.unfinished, *listing.finished)
+    ids = {row.transaction for row in rows} | {o.transaction for o in listing.orphans}
+    return [finding for finding in listing.findings if finding.about not in ids]
+
+
+def _kinds(transaction: TransactionId, listing: TransactionList) -> list[str]:
+    return [str(f.kind) for f in listing.findings if f.about == transaction]
+
+
 def _remark(row: TransactionSummary, listing: TransactionList) -> str:
+    """Return what it is, in a word, and why."""
+    kinds = _kinds(row.transaction, listing)
+    return "; ".join(filter(None, [*kinds, _detail(row, listing)]))
+
+
+def _detail(row: TransactionSummary, listing: TransactionList) -> str:
     if row in listing.lost:
-        return f"lost: Spark has begun batch {row.passed_by} without it"
+        return f"Spark has begun batch {row.passed_by} without it"
     if row.reason and row.finished is None:
         return row.reason
     if row.untold:
@@ -158,7 +168,7 @@ def _counts(listing: TransactionList, shown: int, of_all: int, limit: int) -> st
 
 def items(listing: TransactionList, limit: int) -> Iterator[dict[str, Any]]:
     """Return the same as JSON, an object for each line; the kind says which fields."""
-    every = [_item(row, listing.at) for row in (*listing.lost, *listing.unfinished)]
+    every = [_item(row, listing) for row in (*listing.lost, *listing.unfinished)]
     every += [
         {
             "kind": "orphan",
@@ -166,13 +176,14 @@ def items(listing: TransactionList, limit: int) -> Iterator[dict[str, Any]]:
             **to_plain(orphan),
             "age": orphan.age,
             "rows": orphan.rows,
+            "findings": ["orphaned"] if orphan.old else [],
         }
         for orphan in listing.orphans
     ]
-    every += [_item(row, listing.at) for row in listing.finished]
+    every += [_item(row, listing) for row in listing.finished]
     yield from every[:limit]
-    for source, why in listing.unreadable.items():
-        yield {"kind": "unreadable", "participant": str(source), "why": why}
+    for finding in _beside(listing)[:limit]:
+        yield {**finding.to_json(), "kind": "finding", "finding": str(finding.kind)}
     yield {
         "kind": "counts",
         "lost": len(listing.lost),
@@ -182,7 +193,7 @@ def items(listing: TransactionList, limit: int) -> Iterator[dict[str, Any]]:
     }
 
 
-def _item(row: TransactionSummary, at: float) -> dict[str, Any]:
+def _item(row: TransactionSummary, listing: TransactionList) -> dict[str, Any]:
     item = to_plain(row)
     del item["carrier"]
     times = ("started", "decided", "finished")
@@ -190,7 +201,8 @@ def _item(row: TransactionSummary, at: float) -> dict[str, Any]:
         "kind": "transaction",
         **dataclasses.asdict(row.transaction),  # so that no program needs to cut it
         **item,
-        "age": at - row.started,
+        "age": listing.at - row.started,
+        "findings": _kinds(row.transaction, listing),
         "trace": trace_id_of(row.carrier),
         "iso": {name: format_iso(item[name]) for name in times},
     }

@@ -15,13 +15,13 @@ from tracing_2pc.core.model import QuarantinedRequest, RequestKey, check_applica
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RequestState
+from tracing_2pc.inspection.participants import RefusedRequests, list_refused
 from tracing_2pc.inspection.wording import (
     format_count,
     format_duration,
     without_participant,
 )
-from tracing_2pc.operations.acts import act_about_request
-from tracing_2pc.operations.outbox import Quarantines, find_outboxes, list_quarantines
+from tracing_2pc.operations.acts import act_about_request, find_outboxes
 from tracing_2pc.operations.wiring import (
     open_participants,
     participant_named,
@@ -54,21 +54,21 @@ def _list(
         check_application(options.application)
     state = RequestState.DROPPED if options.dropped else RequestState.QUARANTINED
     with asking(participants):
-        quarantines = list_quarantines(
+        refused = list_refused(
             participants, options.application, state=state, limit=options.limit
         )
     if options.json:
-        for item in items(quarantines):
+        for item in items(refused):
             print(json.dumps(item))
     else:
-        print("\n".join(lines(quarantines, state)))
+        print("\n".join(lines(refused, state)))
     left = state is RequestState.QUARANTINED and any(
-        listing.requests for listing in quarantines.listings.values()
+        listing.requests for listing in refused.listings.values()
     )
-    return LEFT if left or quarantines.unreadable else DONE
+    return LEFT if left or refused.unreadable else DONE
 
 
-def lines(quarantines: Quarantines, state: RequestState) -> Iterator[str]:
+def lines(refused: RefusedRequests, state: RequestState) -> Iterator[str]:
     """Return the table, what could not be read, and a line of counts."""
     dropped = state is RequestState.DROPPED
     rows = [
@@ -80,20 +80,20 @@ def lines(quarantines: Quarantines, state: RequestState) -> Iterator[str]:
             str(request.who if dropped else request.again),
             str(request.reason) if dropped else _beginning(request),
         )
-        for name, listing in quarantines.listings.items()
+        for name, listing in refused.listings.items()
         for request in listing.requests
     ]
     if rows:
         head, *shown = table([_HEAD_DROPPED if dropped else _HEAD, *rows])
         yield paint(head, "bold")
         yield from shown
-    for name, why in quarantines.unreadable.items():
+    for name, why in refused.unreadable.items():
         yield paint(f"{name}: {safe(without_participant(name, why))}", "yellow")
-    if not quarantines.listings and not quarantines.unreadable:
+    if not refused.listings and not refused.unreadable:
         yield "no participant has an outbox"
         return
     of = "dropped" if dropped else "refused"
-    more = any(listing.more for listing in quarantines.listings.values())
+    more = any(listing.more for listing in refused.listings.values())
     rest = "; there are more: --limit shows them" if more else ""
     yield f"{format_count(len(rows), f'{of} request')}{rest}"
 
@@ -103,9 +103,9 @@ def _beginning(request: QuarantinedRequest) -> str:
     return request.body + cut
 
 
-def items(quarantines: Quarantines) -> Iterator[dict[str, Any]]:
+def items(refused: RefusedRequests) -> Iterator[dict[str, Any]]:
     """Return the same as JSON, an object for each line; the kind says which fields."""
-    for name, listing in quarantines.listings.items():
+    for name, listing in refused.listings.items():
         for request in listing.requests:
             yield {
                 "kind": "request",
@@ -116,12 +116,12 @@ def items(quarantines: Quarantines) -> Iterator[dict[str, Any]]:
                 "application": request.key.transaction.application,
                 "age": max(0.0, listing.now - request.since),
             }
-    for name, why in quarantines.unreadable.items():
+    for name, why in refused.unreadable.items():
         yield {"kind": "unreadable", "participant": name, "why": why}
     yield {
         "kind": "counts",
-        "requests": sum(len(li.requests) for li in quarantines.listings.values()),
-        "more": any(listing.more for listing in quarantines.listings.values()),
+        "requests": sum(len(li.requests) for li in refused.listings.values()),
+        "more": any(listing.more for listing in refused.listings.values()),
     }
 
 

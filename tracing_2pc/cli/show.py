@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -19,8 +20,8 @@ from tracing_2pc.cli.terminal import (
 )
 from tracing_2pc.core.links import links_of
 from tracing_2pc.core.model import DeliveryRecord, TransactionId
+from tracing_2pc.core.names import CAUSES
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inspection.summary import describe_delivery
 from tracing_2pc.inspection.view import TransactionView, view_transaction
 from tracing_2pc.inspection.wording import (
@@ -65,17 +66,15 @@ def code_of(view: TransactionView) -> int:
     """Return 2 for what nobody knows, 1 if something is wrong or cannot be read."""
     if view.unknown:
         return USAGE
-    quarantined = view.state is TransactionState.QUARANTINED
-    unread = any(report.error for report in view.participants)
-    left = quarantined or view.diagnoses or unread or view.untold or view.held_back
-    return LEFT if left else DONE
+    return LEFT if view.findings else DONE
 
 
 def lines(view: TransactionView, links: Mapping[str, str]) -> Iterator[str]:
     """Return it for people, from the record to what can be done."""
     yield paint(f"{view.transaction}  {_state(view)}", "bold")
     yield from table([*_record(view), *links.items()], "  ")
-    yield from headed("what is wrong", _wrong(view))
+    wrong = [prose(finding.text, "  ") for finding in view.wrong]
+    yield from headed("what is wrong", itertools.chain(*wrong))
     yield from headed("participants", _participants(view))
     yield from headed("branches", _branches(view))
     yield from headed("receipts", _receipts(view))
@@ -105,17 +104,9 @@ def _record(view: TransactionView) -> Iterator[tuple[str, str]]:
         yield "run", safe(view.run)
     if view.reason is not None:
         yield "quarantined for", view.reason
+    if view.cause is not None:
+        yield "aborted because", CAUSES.get(view.cause, view.cause)
     yield "trace", view.trace or "none"
-
-
-def _wrong(view: TransactionView) -> Iterator[str]:
-    for diagnosis in view.diagnoses:
-        what = f"{diagnosis.diagnosis} ({diagnosis.severity})"
-        yield from prose(f"{what}: {diagnosis.why}", "  ")
-    for delivery in view.untold:
-        yield from prose(f"not told: {delivery.untold}", "  ")
-    if view.held_back and not view.diagnoses:
-        yield from prose(view.held_back, "  ")
 
 
 def _participants(view: TransactionView) -> Iterator[str]:

@@ -24,7 +24,7 @@ from tracing_2pc.core.access import Gate
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.inspection import wording
-from tracing_2pc.inspection.summary import complaints, summarize
+from tracing_2pc.inspection.summary import summarize
 
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; "
@@ -142,7 +142,6 @@ _FILTERS: Final[tuple[Callable[..., object], ...]] = (
     with_code,
     describe_place,
     summarize,
-    complaints,
     wording.without_participant,
     wording.format_time,
     wording.format_distance,

@@ -11,16 +11,18 @@ from tracing_2pc.core.links import Place
 from tracing_2pc.core.log_reader import MOST, Deliveries, TransactionSummary
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import Severity, TransactionState, Word
-from tracing_2pc.inspection.diagnosis import Diagnosis, held_back
+from tracing_2pc.inspection.diagnosis import FINDING_TEXT, Finding, FindingKind
+from tracing_2pc.inspection.findings import is_of_another
 from tracing_2pc.inspection.participants import Source, SourceKind
-from tracing_2pc.inspection.wording import DIAGNOSIS_TEXT, STATE_TEXT, format_count
+from tracing_2pc.inspection.wording import STATE_TEXT, format_count
 
 ROWS: Final = 100
 """Transactions that the list shows; the others are counted."""
 
 FINISHED: Final = 20
 
-_GRAVITY: Final = {text: place for place, text in enumerate(DIAGNOSIS_TEXT.values())}
+_GRAVITY: Final = {text: place for place, text in enumerate(FINDING_TEXT.values())}
+_HOLDS_BACK: Final = FINDING_TEXT[FindingKind.HELD_BACK]
 _ID: Final = re.compile(r"(?<![\w.-])([a-z0-9][a-z0-9-]*)\.\d+\.\d+(?!\.?[\w-])")
 _RANKS: Final = (str(Severity.CRITICAL), str(Severity.WARNING), "normal")
 
@@ -37,26 +39,12 @@ class LogSnapshot(NamedTuple):
 class SurveySnapshot(NamedTuple):
     """The result of a survey; `at` None: of the log alone, no participant answered yet.
 
-    `judged` was unfinished in the log then; `unreadable` says why something could not
-    be read, or not whole.
+    `judged` was unfinished in the log then.
     """
 
     at: float | None
-    diagnoses: Sequence[Diagnosis]
+    findings: Sequence[Finding]
     judged: frozenset[TransactionId]
-    unreadable: Mapping[Source, str]
-
-
-class RefusedSnapshot(NamedTuple):
-    """The requests that partners refused, as outboxes listed them at a time.
-
-    `more`: an outbox has more than these. `unreadable` gave no list.
-    """
-
-    at: float
-    requests: int
-    more: bool = False
-    unreadable: tuple[str, ...] = ()
 
 
 class BoardRow(NamedTuple):
@@ -69,7 +57,6 @@ class BoardRow(NamedTuple):
     since: float
     participants: tuple[str, ...]
     next_try: float | None
-    held_back: bool = False
 
 
 class BoardStatus(Word):
@@ -83,64 +70,66 @@ class BoardStatus(Word):
 class Board(NamedTuple):
     """The list, and what to think of it.
 
-    `doubts` say why the list may not be all; it is `WELL` only without any. `more`
-    counts the transactions that are not in `rows`, by what is wrong. `surveyed` is
-    when participants were asked; None before the first time. `refused` is None
-    before outboxes were.
+    `doubts` say why the list may not be all; it is `WELL` only without any. `faults`
+    are what is wrong beside transactions. `more` counts the transactions that are not
+    in `rows`, by what is wrong. `surveyed` is when participants were asked; None
+    before the first time.
     """
 
     headline: str
-    mood: BoardStatus
+    status: BoardStatus
     doubts: tuple[str, ...]
+    faults: tuple[Finding, ...]
     rows: tuple[BoardRow, ...]
     more: tuple[tuple[str, int], ...]
     finished: tuple[TransactionSummary, ...]
     surveyed: float | None
-    refused: RefusedSnapshot | None
-
-
-NONE_REFUSED: Final = RefusedSnapshot(0.0, 0)
 
 
 def board(
-    log: LogSnapshot,
-    survey: SurveySnapshot,
-    application: str | None = None,
-    refused: RefusedSnapshot | None = NONE_REFUSED,
+    log: LogSnapshot, survey: SurveySnapshot, application: str | None = None
 ) -> Board:
     """Put both together; of one application only, if one is given.
 
     The log is newer than the survey: what it has finished since is left out, if its
     list of what is unfinished is whole.
     """
-    every = sorted(_rows(log, survey), key=_worst_first)
-    rows = [r for r in every if application in (None, r.transaction.application)]
-    doubts = tuple(_doubts(survey, application))
-    if refused is None and survey.at is not None:
-        doubts += ("Outboxes are being asked which requests their partners refused.",)
-    headline, mood = _judge(rows, doubts, survey, refused.requests if refused else 0)
+    rows = sorted(
+        (
+            r
+            for r in _rows(log, survey)
+            if application in (None, r.transaction.application)
+        ),
+        key=_worst_first,
+    )
+    others = [f for f in survey.findings if isinstance(f.about, Source)]
+    others = [f for f in others if not is_of_another(f.about, application)]
+    faults = [f for f in others if f.kind is not FindingKind.UNREADABLE]
+    unread = [f for f in others if f.kind is FindingKind.UNREADABLE]
+    doubts = tuple(_doubts(survey, unread, application))
+    headline, status = _judge(rows, doubts, faults, survey)
     closed = [row for row in log.newest if row.finished is not None]
     closed.sort(key=lambda row: row.finished or 0.0, reverse=True)
     return Board(
         headline,
-        mood,
+        status,
         doubts,
+        tuple(faults),
         tuple(rows[:ROWS]),
         tuple(Counter(row.what for row in rows[ROWS:]).most_common()),
         tuple(closed[:FINISHED]),
         survey.at,
-        refused,
     )
 
 
 def _judge(
     rows: Sequence[BoardRow],
     doubts: Sequence[str],
+    faults: Sequence[Finding],
     survey: SurveySnapshot,
-    refused: int,
 ) -> tuple[str, BoardStatus]:
     """Return the headline, and how the board looks."""
-    waiting = [row for row in rows if row.held_back]
+    waiting = [row for row in rows if row.what == _HOLDS_BACK]
     need = sum(row.rank != "normal" for row in rows) - len(waiting)
     normal = len(rows) - need
     if waiting and not need:
@@ -151,81 +140,76 @@ def _judge(
     others = "more unfinished" if need else "unfinished"
     if survey.at is not None:
         others = "under way"
-    text, mood = "All is well", BoardStatus.WELL
+    text, status = "All is well", BoardStatus.WELL
     if need:
         text = format_count(need, "transaction needs you", "transactions need you")
-        mood = BoardStatus.NEED
-    elif refused:
-        text = "Requests that partners refused need you"
-        mood = BoardStatus.NEED
+        status = BoardStatus.NEED
+    elif any(fault.kind is FindingKind.REFUSED_REQUESTS for fault in faults):
+        text, status = "Requests that partners refused need you", BoardStatus.NEED
+    elif faults:
+        text, status = format_count(len(faults), "problem"), BoardStatus.NEED
     elif doubts:
         asked = survey.at is not None
         text = "Nothing wrong is known" if asked else "Not known yet"
-        mood = BoardStatus.DOUBT
-    return f"{text}; {normal} {others}" if normal else text, mood
+        status = BoardStatus.DOUBT
+    return f"{text}; {normal} {others}" if normal else text, status
 
 
-def _doubts(survey: SurveySnapshot, application: str | None) -> Iterator[str]:
+def _doubts(
+    survey: SurveySnapshot, unread: Sequence[Finding], application: str | None
+) -> Iterator[str]:
     def hide_others(match: re.Match[str]) -> str:
         return match[0] if match[1] == application else "a transaction"
 
     if survey.at is None:
         yield "Participants are being asked; until they answer, this is the log alone."
-    for source, reason in survey.unreadable.items():
-        why = reason if application is None else _ID.sub(hide_others, reason)
-        if source.kind is SourceKind.LOG:
+    for finding in unread:
+        why = finding.why if application is None else _ID.sub(hide_others, finding.why)
+        if finding.about == Source(SourceKind.LOG):
             yield "The decision log could not be read when participants were asked."
-        elif source.kind is SourceKind.CLOCK:
+        elif finding.about == Source(SourceKind.CLOCK):
             yield f"The clock: {why}."
-        elif not _is_of_another(source, application):
-            yield f"{source} could not be read, so nothing is known of it: {why}"
-
-
-def _is_of_another(source: Source, application: str | None) -> bool:
-    """Whether it is about applications only that are not asked for."""
-    if application is None or source.kind is SourceKind.PARTICIPANT:
-        return False
-    # A token that is bound to what is asked for hides only what is not.
-    bound = source.kind is SourceKind.SCOPE
-    return bound == (source.application == application)
+        else:
+            about = f"{finding.about} could not be read, so nothing is known of it"
+            yield f"{about}: {why}"
 
 
 def _rows(log: LogSnapshot, survey: SurveySnapshot) -> Iterator[BoardRow]:
-    worst: dict[TransactionId, Diagnosis] = {}
-    for diagnosis in survey.diagnoses:
-        worst.setdefault(diagnosis.transaction, diagnosis)  # the gravest comes first
+    worst: dict[TransactionId, Finding] = {}
+    for finding in survey.findings:
+        if isinstance(finding.about, TransactionId):
+            worst.setdefault(finding.about, finding)  # the gravest comes first
     by_id = {row.transaction: row for row in log.open}
     whole = len(log.open) < MOST
-    for id_, diagnosis in worst.items():
+    for id_, finding in worst.items():
         # Judged unfinished, and no more in the log's whole list: finished since then.
         if id_ in by_id or id_ not in survey.judged or not whole:
-            yield _diagnosed_row(diagnosis, log)
+            yield _found_row(id_, finding, log, by_id.get(id_))
     for id_, row in by_id.items():
         if id_ not in worst:
             yield _log_row(row, log)
 
 
-def _diagnosed_row(d: Diagnosis, log: LogSnapshot) -> BoardRow:
-    id_, rank, what = d.transaction, str(d.severity), DIAGNOSIS_TEXT[d.diagnosis]
+def _found_row(
+    id_: TransactionId,
+    finding: Finding,
+    log: LogSnapshot,
+    row: TransactionSummary | None,
+) -> BoardRow:
+    why, due = finding.why, _next_try(log, id_)
+    if finding.kind is FindingKind.QUARANTINED:
+        why, due = (row and row.reason) or why, None
+    what, rank = FINDING_TEXT[finding.kind], str(finding.severity)
+    return BoardRow(id_, rank, what, why, finding.since, finding.participants, due)
+
+
+def _log_row(row: TransactionSummary, log: LogSnapshot) -> BoardRow:
+    id_, since = row.transaction, row.decided or row.started
+    names = row.pending
+    if row.state is TransactionState.ACTIVE:
+        names = ("its driver",)
     due = _next_try(log, id_)
-    return BoardRow(id_, rank, what, d.why, d.since, d.participants, due)
-
-
-def _log_row(summary: TransactionSummary, log: LogSnapshot) -> BoardRow:
-    id_, since = summary.transaction, summary.decided or summary.started
-    what, due = STATE_TEXT[summary.state], _next_try(log, id_)
-    row = BoardRow(id_, "normal", what, "", since, summary.pending, due)
-    if summary.state is TransactionState.ACTIVE:
-        return row._replace(participants=("its driver",))
-    if summary.state is TransactionState.QUARANTINED:
-        critical = str(Severity.CRITICAL)
-        return row._replace(rank=critical, why=summary.reason or "", next_try=None)
-    deliveries = log.deliveries.get(str(id_), {}).values()
-    why = held_back(id_.application, summary.decided, deliveries, log.at)
-    if summary.state is not TransactionState.COMMITTING or why is None:
-        return row
-    row = row._replace(what="holds its application back", why=why, held_back=True)
-    return row._replace(rank=str(Severity.WARNING))
+    return BoardRow(id_, "normal", STATE_TEXT[row.state], "", since, names, due)
 
 
 def _next_try(log: LogSnapshot, id_: TransactionId) -> float | None:
@@ -235,7 +219,6 @@ def _next_try(log: LogSnapshot, id_: TransactionId) -> float | None:
 
 
 def _worst_first(row: BoardRow) -> tuple[int, int, float]:
-    # Quarantined without a diagnosis stands behind what is known to be wrong.
     gravity = _GRAVITY.get(row.what, len(_GRAVITY))
     return _RANKS.index(row.rank), gravity, row.since
 

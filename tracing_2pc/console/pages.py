@@ -55,14 +55,15 @@ class Pages(ActingPages):
         notice, session.notice = session.notice, None
         links = self._state.sources.settings.links
         unknown = _is_unknown(view)
-        worst = () if view.finished else view.diagnoses[:1]
+        verdicts = [f.verdict for f in view.wrong if f.verdict is not None]
+        worst = () if view.finished else verdicts[:1]
         page = render_template(
             "transaction.html",
             view=view,
             alone=not free,
             unknown=unknown,
-            mood=_mood(view),
-            verdicts=[VERDICT_TEXT[diagnosis.verdict] for diagnosis in worst],
+            colour=_colour(view),
+            verdicts=[VERDICT_TEXT[verdict] for verdict in worst],
             waterfall=waterfall(view),
             links=links_of(links, view.transaction, view.trace),
             acts=list(acts_about(self._state.sources, view)),
@@ -87,16 +88,15 @@ class Pages(ActingPages):
         return url_for("pages.transaction", id_=path["id_"])
 
 
-def _mood(view: TransactionView) -> str:
+def _colour(view: TransactionView) -> str:
     """Return how the summary is coloured."""
     if view.state is TransactionState.CONCLUDED:
         return "warning"
     if view.state is TransactionState.QUARANTINED:
         return "critical"
-    if view.diagnoses:
-        return str(view.diagnoses[0].severity)
-    doubt = view.unsure or view.untold or view.held_back or _is_unknown(view)
-    return "warning" if doubt else "well"
+    if view.wrong:
+        return str(view.wrong[0].severity)
+    return "warning" if view.unsure or _is_unknown(view) else "well"
 
 
 def _read(id_: str) -> TransactionId:

@@ -32,9 +32,9 @@ class RefusedPages(ActingPages):
         session = current_session()
         with self._state.asking() as free:
             bound = session.caller.application
-            quarantines = self._state.refused.get(bound) if free else None
+            refused = self._state.refused.get(bound) if free else None
         notice, session.notice = session.notice, None
-        return render_template("refused.html", quarantines=quarantines, notice=notice)
+        return render_template("refused.html", refused=refused, notice=notice)
 
     def request(self, participant: str, key: str) -> ResponseReturnValue:
         """Show one request, and what can be done with it."""
@@ -62,10 +62,10 @@ class RefusedPages(ActingPages):
         return url_for("refused.requests")
 
     def _acts(self, participant: str, key: RequestKey) -> list[Act]:
-        quarantines = self._state.request.get((participant, key))
-        if (why := quarantines.unreadable.get(participant)) is not None:
+        refused = self._state.request.get((participant, key))
+        if (why := refused.unreadable.get(participant)) is not None:
             raise Problem(502, why)
-        if (listing := quarantines.listings.get(participant)) is None:
+        if (listing := refused.listings.get(participant)) is None:
             raise Problem(404, f"{participant} has no outbox")
         found = next((one for one in listing.requests if one.key == key), None)
         sources = self._state.sources

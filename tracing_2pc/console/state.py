@@ -13,7 +13,6 @@ from typing import Final, NoReturn
 from tracing_2pc.console.board import (
     Board,
     LogSnapshot,
-    RefusedSnapshot,
     SurveySnapshot,
     board,
 )
@@ -23,13 +22,16 @@ from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.log_reader import MOST, TransactionFilter
 from tracing_2pc.core.model import RequestKey, TransactionId
 from tracing_2pc.core.ports import Clock
-from tracing_2pc.inspection.diagnosis import diagnose
 from tracing_2pc.inspection.evidence import Evidence
-from tracing_2pc.inspection.participants import ReadableParticipant
+from tracing_2pc.inspection.findings import find_all
+from tracing_2pc.inspection.participants import (
+    ReadableParticipant,
+    RefusedRequests,
+    list_refused,
+)
 from tracing_2pc.inspection.survey import survey_all, survey_log
 from tracing_2pc.inspection.view import TransactionView, view_transaction
 from tracing_2pc.operations.acts import Reach
-from tracing_2pc.operations.outbox import Quarantines, list_quarantines
 
 SURVEY_EVERY: Final = 5.0
 """Seconds from one survey of all participants to the next, while a browser asks."""
@@ -72,8 +74,8 @@ class ConsoleState:
     cannot be trusted.
 
     Attributes:
-        boards: by application, None for all: what is unfinished, and how many
-            requests partners refused. Waits for the log, and never for a participant.
+        boards: by application, None for all: what is unfinished, and what is wrong.
+            Waits for the log, and never for a participant.
         hours: by application: the last hour of each, and how many were left out.
         views: by transaction, and whether to ask participants: all about it.
         refused: by application: the oldest requests that partners refused. Waits for
@@ -89,7 +91,6 @@ class ConsoleState:
         self.sources = sources
         self._stale = STALE + sources.settings.pause
         self._survey = MadeInBackground(self._survey_all, SURVEY_EVERY)
-        self._counts: dict[str | None, MadeInBackground[RefusedSnapshot]] = {}
         self._logs = CachedByKey(self._read_log, LOG_EVERY)
         self.boards = CachedByKey(self._board, LOG_EVERY)
         self.hours = CachedByKey(self._last_hour, HOURS_EVERY)
@@ -109,7 +110,7 @@ class ConsoleState:
     def drop_refused(self) -> None:
         """Have refused requests listed anew: a person has changed one.
 
-        The list of transactions counts them anew some seconds later.
+        The first page counts them anew with the next survey.
         """
         self.refused.drop_all()
         self.request.drop_all()
@@ -119,46 +120,28 @@ class ConsoleState:
         log, survey = self._logs.get(application), self._survey.latest()
         if survey and log.at - (survey.at or 0.0) > self._stale:
             survey = None  # nobody has looked for a while
-        # One for each application that a token is for: there are not many.
-        new = MadeInBackground(partial(self._count, application), SURVEY_EVERY)
-        refused = self._counts.setdefault(application, new).latest()
-        if refused and log.at - refused.at > self._stale:
-            refused = None
-        return board(log, survey or self._survey_log(), application, refused)
+        return board(log, survey or self._survey_log(), application)
 
-    def _count(self, application: str | None) -> RefusedSnapshot:
-        quarantines = self.refused.get(application)
-        listings = quarantines.listings.values()
-        return RefusedSnapshot(
-            self.sources.clock.now(),
-            sum(len(listing.requests) for listing in listings),
-            any(listing.more for listing in listings),
-            tuple(quarantines.unreadable),
-        )
+    def _list_refused(self, application: str | None) -> RefusedRequests:
+        return list_refused(self.sources.participants, application, limit=REFUSED)
 
-    def _list_refused(self, application: str | None) -> Quarantines:
-        participants = self.sources.participants
-        return list_quarantines(participants, application, limit=REFUSED)
-
-    def _find_refused(self, key: tuple[str, RequestKey]) -> Quarantines:
+    def _find_refused(self, key: tuple[str, RequestKey]) -> RefusedRequests:
         name, request = key
         asked = {name: self.sources.participants[name]}
-        return list_quarantines(asked, request.transaction.application, key=request)
+        return list_refused(asked, request.transaction.application, key=request)
 
     def _survey_all(self) -> SurveySnapshot:
         by = self.sources
         survey = survey_all(by.log, by.participants, by.settings, by.clock, by.pause)
-        return self._diagnose(survey, by.clock.now())
+        return self._judged(survey, by.clock.now())
 
     def _survey_log(self) -> SurveySnapshot:
         by = self.sources
-        survey = survey_log(by.log, by.participants, by.settings, by.clock)
-        return self._diagnose(survey, None)
+        return self._judged(survey_log(by.log, by.participants, by.clock), None)
 
-    def _diagnose(self, evidence: Evidence, at: float | None) -> SurveySnapshot:
-        diagnoses = diagnose(evidence, self.sources.settings)
+    def _judged(self, evidence: Evidence, at: float | None) -> SurveySnapshot:
         judged = frozenset(evidence.log.records if evidence.log else ())
-        return SurveySnapshot(at, diagnoses, judged, evidence.unreadable)
+        return SurveySnapshot(at, find_all(evidence, self.sources.settings), judged)
 
     def _read_log(self, application: str | None) -> LogSnapshot:
         log, now = self.sources.log, self.sources.clock.now()

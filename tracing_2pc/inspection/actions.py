@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, ParticipantState, TransactionState
-from tracing_2pc.inspection.diagnosis import GRAVE, Diagnosis
+from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.evidence import TransactionEvidence
 from tracing_2pc.inspection.participants import ParticipantReport
 from tracing_2pc.inspection.wording import (
@@ -57,7 +57,7 @@ class ActionContext(NamedTuple):
 
     evidence: TransactionEvidence
     reports: Sequence[ParticipantReport]
-    diagnoses: Sequence[Diagnosis]
+    findings: Sequence[Finding]
     settings: Settings
     may_be_begun: bool
 
@@ -69,16 +69,14 @@ class ActionContext(NamedTuple):
     @property
     def grave(self) -> set[str]:
         """Participants at which something is wrong that no waiting mends."""
-        return {
-            n for d in self.diagnoses if d.diagnosis in GRAVE for n in d.participants
-        }
+        return {n for found in self.findings if found.grave for n in found.participants}
 
 
-def next_steps(situation: ActionContext) -> tuple[NextStep, ...]:
+def next_steps(context: ActionContext) -> tuple[NextStep, ...]:
     """Return what comes next by itself, and when."""
-    record = situation.evidence.record
-    if record is None and situation.may_be_begun:
-        batch = situation.evidence.transaction.batch
+    record = context.evidence.record
+    if record is None and context.may_be_begun:
+        batch = context.evidence.transaction.batch
         what = f"its query, when it begins batch {batch}, writes a record of it, and "
         return (NextStep(f"{what}finishes what is prepared: start it"),)
     if record is None:
@@ -88,12 +86,12 @@ def next_steps(situation: ActionContext) -> tuple[NextStep, ...]:
     if record.state is TransactionState.QUARANTINED:
         what = "nothing: automatic work has stopped, and its application cannot begin"
         return (NextStep(what),)
-    if situation.evidence.passed and record.finished is not None:
+    if context.evidence.passed and record.finished is not None:
         return (NextStep("nothing: its stream begins no batch until it goes back"),)
     if record.finished is not None:
         what = "it is forgotten, once Spark has begun a later batch"
-        return (NextStep(what, record.finished + situation.settings.keep_finished),)
-    return tuple(_retries(situation, record))
+        return (NextStep(what, record.finished + context.settings.keep_finished),)
+    return tuple(_retries(context, record))
 
 
 def _until_decided(record: TransactionRecord) -> Iterator[NextStep]:
@@ -104,9 +102,9 @@ def _until_decided(record: TransactionRecord) -> Iterator[NextStep]:
     yield NextStep("the next start of the query decides abort, and writes it again")
 
 
-def _retries(situation: ActionContext, record: TransactionRecord) -> Iterator[NextStep]:
+def _retries(context: ActionContext, record: TransactionRecord) -> Iterator[NextStep]:
     for name in record.pending:
-        delivery = situation.evidence.deliveries.get(name)
+        delivery = context.evidence.deliveries.get(name)
         how = (
             "by its driver while that runs, or by the next start of the job: no other "
             "process can reach a sink of its own"
@@ -118,22 +116,22 @@ def _retries(situation: ActionContext, record: TransactionRecord) -> Iterator[Ne
         yield NextStep(what, delivery.retry_at if delivery else None)
 
 
-def actions_for(situation: ActionContext) -> tuple[Action, ...]:
+def actions_for(context: ActionContext) -> tuple[Action, ...]:
     """Return what a person may do, safe things first."""
-    record = situation.evidence.record
+    record = context.evidence.record
     if record is None or record.finished is not None:
         return (
-            *_go_back(situation),
-            *_look_after_untold(situation),
-            *_resolve_orphan(situation),
+            *_go_back(context),
+            *_look_after_untold(context),
+            *_resolve_orphan(context),
         )
     if record.state is TransactionState.ACTIVE:
-        return (_abort_active(situation, record),)
+        return (_abort_active(context, record),)
     if record.state is TransactionState.QUARANTINED:
-        return tuple(_end_quarantine(situation, record))
+        return tuple(_end_quarantine(context, record))
     return (
-        *_look_after_untold(situation),
-        *_finish_decided(situation, record),
+        *_look_after_untold(context),
+        *_finish_decided(context, record),
         *(_give_up(record, name) for name in record.pending),
     )
 
@@ -142,8 +140,8 @@ def _resolve(transaction: TransactionId, options: str) -> str:
     return f"tracing-2pc resolve {transaction} {options} --reason …"
 
 
-def _abort_active(situation: ActionContext, record: TransactionRecord) -> Action:
-    rows = format_count(sum(r.holds.rows for r in situation.in_doubt), "row")
+def _abort_active(context: ActionContext, record: TransactionRecord) -> Action:
+    rows = format_count(sum(r.holds.rows for r in context.in_doubt), "row")
     return Action(
         _resolve(record.id, "--abort"),
         safe=True,
@@ -153,16 +151,16 @@ def _abort_active(situation: ActionContext, record: TransactionRecord) -> Action
     )
 
 
-def _go_back(situation: ActionContext) -> Iterator[Action]:
-    if situation.evidence.passed:
+def _go_back(context: ActionContext) -> Iterator[Action]:
+    if context.evidence.passed:
         yield Action(
-            way_back(situation.evidence.transaction.batch),
+            way_back(context.evidence.transaction.batch),
             safe=True,
             effect="lets Spark run its batch again, which is then written in a new "
             "attempt; called with df.limit(0) the callback gives it up",
         )
         yield Action(
-            _resolve(situation.evidence.transaction, "--abort"),
+            _resolve(context.evidence.transaction, "--abort"),
             safe=False,
             effect="says no more that it is lost; its stream goes on as above only",
             cost=("its rows are written nowhere",),
@@ -170,10 +168,10 @@ def _go_back(situation: ActionContext) -> Iterator[Action]:
         )
 
 
-def _look_after_untold(situation: ActionContext) -> Iterator[Action]:
+def _look_after_untold(context: ActionContext) -> Iterator[Action]:
     """Name what own sinks may still hold, which nothing here can ask about."""
-    transaction = situation.evidence.transaction
-    for delivery in situation.evidence.deliveries.values():
+    transaction = context.evidence.transaction
+    for delivery in context.evidence.deliveries.values():
         if delivery.untold is not None:
             yield Action(
                 f"look into what {delivery.participant} keeps of {transaction}",
@@ -184,7 +182,7 @@ def _look_after_untold(situation: ActionContext) -> Iterator[Action]:
 
 
 def _finish_decided(
-    situation: ActionContext, record: TransactionRecord
+    context: ActionContext, record: TransactionRecord
 ) -> Iterator[Action]:
     application, decision = record.id.application, record.decision
     own = [name for name in record.pending if name in record.own_sinks]
@@ -198,7 +196,7 @@ def _finish_decided(
         )
     if own and not services:
         return
-    against = [name for name in record.pending if name in situation.grave]
+    against = [name for name in record.pending if name in context.grave]
     then = f"; {join_names(against)} will contradict that, and it is quarantined"
     yield Action(
         f"tracing-2pc recover --application {application}",
@@ -226,10 +224,10 @@ def _give_up(record: TransactionRecord, name: str) -> Action:
 
 
 def _end_quarantine(
-    situation: ActionContext, record: TransactionRecord
+    context: ActionContext, record: TransactionRecord
 ) -> Iterator[Action]:
     then = "right where what contradicted it is mended"
-    if situation.grave:
+    if context.grave:
         then = "it is quarantined again until the participants agree"
     yield Action(
         _resolve(record.id, f"--{record.decision}"),
@@ -241,18 +239,18 @@ def _end_quarantine(
         _resolve(record.id, "--conclude mixed|hazard"),
         safe=False,
         effect="closes it as it is; its application may begin; no participant is told",
-        cost=tuple(_cost_of_closing(situation, record)),
+        cost=tuple(_cost_of_closing(context, record)),
         wanted=CONCLUDE,
     )
 
 
 def _cost_of_closing(
-    situation: ActionContext, record: TransactionRecord
+    context: ActionContext, record: TransactionRecord
 ) -> Iterator[str]:
-    for report in situation.in_doubt:
+    for report in context.in_doubt:
         load = format_load(report.holds)
         yield f"{report.participant} keeps {load} until it is resolved there"
-    states = {report.participant: report.state for report in situation.reports}
+    states = {report.participant: report.state for report in context.reports}
     if record.decision is Decision.COMMIT:
         for name in record.participants:
             rows = sum(receipt.rows for receipt in record.chosen(name))
@@ -262,42 +260,42 @@ def _cost_of_closing(
             elif rows and state is not ParticipantState.COMMITTED:
                 yield f"{lost} of the batch are not committed at {name}"
         return
-    for report in situation.reports:
+    for report in context.reports:
         if report.state is ParticipantState.COMMITTED:
             rows_shown = format_count(report.rows, "row")
             yield f"{report.participant} shows {rows_shown} of an aborted batch"
 
 
-def _resolve_orphan(situation: ActionContext) -> Iterator[Action]:
-    record = situation.evidence.record
+def _resolve_orphan(context: ActionContext) -> Iterator[Action]:
+    record = context.evidence.record
     either = record is None or record.state is TransactionState.CONCLUDED
     decision = record.decision if record else None
     committed = ParticipantState.COMMITTED
-    others = [r.participant for r in situation.reports if r.state is committed][:1]
-    for report in () if situation.may_be_begun else situation.in_doubt:
+    others = [r.participant for r in context.reports if r.state is committed][:1]
+    for report in () if context.may_be_begun else context.in_doubt:
         if decision is Decision.ABORT:
-            yield _resolve_at(situation, report, Decision.ABORT)
+            yield _resolve_at(context, report, Decision.ABORT)
         elif either:
             lost = f"{format_count(report.holds.rows, 'row')} there are lost"
             lost += "".join(f", and {name} has committed them" for name in others)
-            yield _resolve_at(situation, report, Decision.ABORT, lost)
+            yield _resolve_at(context, report, Decision.ABORT, lost)
         may_commit = either or decision is Decision.COMMIT
-        if may_commit and not situation.evidence.forgotten:
+        if may_commit and not context.evidence.forgotten:
             shown = "its rows are shown there, whatever the others have done with them"
-            yield _resolve_at(situation, report, Decision.COMMIT, shown)
+            yield _resolve_at(context, report, Decision.COMMIT, shown)
 
 
 def _resolve_at(
-    situation: ActionContext,
+    context: ActionContext,
     report: ParticipantReport,
     outcome: Decision,
     cost: str | None = None,
 ) -> Action:
     """Return what a person may do at one participant; safe if it costs nothing."""
-    name, evidence = report.participant, situation.evidence
+    name, evidence = report.participant, context.evidence
     verb = "shows" if outcome is Decision.COMMIT else "drops"
     effect = f"{verb} what is prepared there; frees {format_load(report.holds)}"
-    left = situation.settings.orphan_after - (report.oldest or 0.0)
+    left = context.settings.orphan_after - (report.oldest or 0.0)
     if left > 0:
         effect += f"; refused for another {format_duration(left)} (orphan_after)"
     costs = [cost] if cost else []

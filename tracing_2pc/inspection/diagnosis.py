@@ -1,4 +1,4 @@
-"""What is wrong, why, and what is safe: opinions from evidence. No I/O.
+"""What is wrong with a transaction, why, and what is safe: opinions. No I/O.
 
 A detector finds what looks wrong; any exemption that applies has it left alone. An
 exemption reads one kind of evidence. Ages of branches in doubt are by their
@@ -8,7 +8,7 @@ participant's clock, ages of records by the log's times against our clock.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from tracing_2pc.core.model import (
@@ -16,6 +16,7 @@ from tracing_2pc.core.model import (
     Shown,
     TransactionId,
     TransactionRecord,
+    way_back,
 )
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
@@ -27,10 +28,11 @@ from tracing_2pc.core.states import (
     Severity,
     TransactionState,
     Verdict,
+    Word,
 )
 from tracing_2pc.inspection.evidence import Evidence, TransactionEvidence
+from tracing_2pc.inspection.participants import Source
 from tracing_2pc.inspection.wording import (
-    K,
     format_count,
     format_duration,
     format_time_of_day,
@@ -47,83 +49,201 @@ GRAVE: Final = frozenset({DiagnosisKind.LOST, DiagnosisKind.DIVERGED})
 _SEALED: Final = (ParticipantState.COMMITTED, ParticipantState.ABORTED)
 
 
+class FindingKind(Word):
+    """What is wrong, or not known, beside the diagnoses of a transaction."""
+
+    QUARANTINED = "quarantined"
+    HELD_BACK = "held_back"
+    NOT_TOLD = "not_told"
+    UNREADABLE = "unreadable"
+    FAULT = "fault"
+    BACKLOG = "backlog"
+    REFUSED_REQUESTS = "refused_requests"
+
+
+Kind: TypeAlias = DiagnosisKind | FindingKind
+K: Final = DiagnosisKind
+FINDING_TEXT: Final[Mapping[Kind, str]] = {
+    K.DIVERGED: "a participant went against the decision",
+    K.LOST: "rows are lost",
+    K.DECIDED_NOT_APPLIED: "decided, and not applied",
+    K.ORPHANED: "prepared, and no record can finish it",
+    K.STUCK: "stuck",
+    FindingKind.QUARANTINED: "quarantined: a person must decide",
+    FindingKind.HELD_BACK: "holds its application back",
+    FindingKind.NOT_TOLD: "not told all of it",
+}
+"""What is wrong with a transaction; the gravest first."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """One opinion about one transaction.
+class Finding:
+    """Something that a person should know, as every face says it.
 
     Args:
+        about: a transaction, or what could not be read or is not as it must be.
+        kind: the diagnosis of a transaction, or what else it is.
         severity: how soon a person should look.
         participants: at which of them, in the record's order.
-        since: Unix seconds by our clock.
-        age: seconds since then, when it was diagnosed.
+        since: Unix seconds by our clock; 0 where only that it is so now is known.
+        age: seconds since then, when it was found.
+        verdict: of a diagnosis: what is safe.
         why: the evidence, in plain words.
+        cure: what mends it.
     """
 
-    transaction: TransactionId
-    diagnosis: DiagnosisKind
+    about: TransactionId | Source
+    kind: Kind
     severity: Severity
     participants: tuple[str, ...]
     since: float
     age: float
-    verdict: Verdict
+    verdict: Verdict | None
     why: str
+    cure: str = ""
+
+    @property
+    def transaction(self) -> TransactionId:
+        """The one that it is about, where there is a verdict."""
+        if not isinstance(self.about, TransactionId):
+            raise TypeError(f"{self.about} is no transaction")
+        return self.about
+
+    @property
+    def text(self) -> str:
+        """The kind where it is a word of its own, and why."""
+        said = self.kind in (FindingKind.UNREADABLE, FindingKind.FAULT)
+        return self.why if said else f"{self.kind}: {self.why}"
+
+    @property
+    def grave(self) -> bool:
+        """Whether no waiting mends it."""
+        return self.kind in GRAVE
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as plain JSON; `where` is what it is about."""
+        words = (self.kind, self.severity, self.verdict)
+        kind, severity, verdict = (
+            None if word is None else str(word) for word in words
+        )
+        return {
+            "where": str(self.about),
+            "kind": kind,
+            "severity": severity,
+            "participants": list(self.participants),
+            "since": self.since,
+            "age": self.age,
+            "verdict": verdict,
+            "why": self.why,
+            "cure": self.cure,
+        }
 
 
-class Finding(NamedTuple):
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Put the critical ones first, and the oldest of them."""
+    return sorted(findings, key=lambda f: (f.severity is not Severity.CRITICAL, -f.age))
+
+
+class _Found(NamedTuple):
     """What a detector has found, before exemptions are asked."""
 
     participants: tuple[str, ...]
     age: float
-    verdict: Verdict
+    verdict: Verdict | None
     why: str
 
 
-Detector: TypeAlias = Callable[[TransactionEvidence], Finding | None]
+Detector: TypeAlias = Callable[[TransactionEvidence], _Found | None]
 Exemption: TypeAlias = Callable[[TransactionEvidence, Settings], str | None]
 """Returns why a transaction must be left alone; None if this does not apply."""
 
 
-def diagnose(evidence: Evidence, settings: Settings) -> list[Diagnosis]:
+def diagnose(evidence: Evidence, settings: Settings) -> list[Finding]:
     """Return what is wrong. Nothing, where the log could not be read."""
     return [
-        diagnosis
+        finding
         for case in evidence.transactions(settings.safety_interval)
-        for diagnosis in diagnose_transaction(case, settings)[0]
+        for finding in diagnose_transaction(case, settings)[0]
     ]
 
 
 def diagnose_transaction(
     case: TransactionEvidence, settings: Settings
-) -> tuple[tuple[Diagnosis, ...], tuple[str, ...]]:
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return what is wrong with one transaction, and why the rest is left alone.
 
-    The gravest first; *stuck* only if nothing graver is wrong.
+    The gravest first; *stuck*, *quarantined* and *held back* only if nothing graver is
+    wrong.
     """
-    diagnoses: list[Diagnosis] = []
+    diagnoses: list[Finding] = []
     left_alone: list[str] = []
     for kind, (detect, exemptions) in DETECTORS.items():
         if diagnoses and kind is DiagnosisKind.STUCK:
             break
-        if (finding := detect(case)) is None:
+        if (found := detect(case)) is None:
             continue
         reasons = [why for exempt in exemptions if (why := exempt(case, settings))]
         left_alone += reasons
         if not reasons:
-            names, age, verdict, why = finding
-            critical = kind in GRAVE or age >= settings.stuck_critical
-            severity = Severity.CRITICAL if critical else Severity.WARNING
-            since = case.now - age
-            diagnosis = Diagnosis(
-                case.transaction, kind, severity, names, since, age, verdict, why
-            )
-            diagnoses.append(diagnosis)
+            critical = kind in GRAVE or found.age >= settings.stuck_critical
+            diagnoses.append(_finding(case, kind, found, critical=critical))
+    if not diagnoses:
+        diagnoses += _by_state(case)
+    for delivery in case.deliveries.values():
+        if delivery.untold is not None:
+            found = _Found((delivery.participant,), 0.0, None, delivery.untold)
+            diagnoses.append(_finding(case, FindingKind.NOT_TOLD, found))
     return tuple(diagnoses), tuple(dict.fromkeys(left_alone))
+
+
+def _finding(
+    case: TransactionEvidence,
+    kind: Kind,
+    found: _Found,
+    *,
+    critical: bool = False,
+) -> Finding:
+    cure = f"`tracing-2pc explain {case.transaction}` says what is safe"
+    if kind is DiagnosisKind.LOST and case.passed:
+        cure = way_back(case.transaction.batch)
+    return Finding(
+        case.transaction,
+        kind,
+        Severity.CRITICAL if critical else Severity.WARNING,
+        found.participants,
+        case.now - found.age,
+        found.age,
+        found.verdict,
+        found.why,
+        cure,
+    )
+
+
+def _by_state(case: TransactionEvidence) -> Iterator[Finding]:
+    """Yield what a record's state alone says: a person must decide, or it waits."""
+    record, application = case.record, case.transaction.application
+    if record is None:
+        return
+    if record.state is TransactionState.QUARANTINED:
+        why = (
+            "an answer contradicts the decision: work on it has stopped, and "
+            f"{application} begins no batch until a person has looked"
+        )
+        found = _Found(record.pending, case.idle, None, why)
+        yield _finding(case, FindingKind.QUARANTINED, found, critical=True)
+    elif record.state is TransactionState.COMMITTING:
+        found_back = held_back(
+            application, record.decided, case.deliveries.values(), case.now
+        )
+        if found_back is not None:
+            found = _Found(record.pending, case.idle, None, found_back)
+            yield _finding(case, FindingKind.HELD_BACK, found)
 
 
 # --- detectors -----------------------------------------------------------------------
 
 
-def _diverged(case: TransactionEvidence) -> Finding | None:
+def _diverged(case: TransactionEvidence) -> _Found | None:
     """A participant went against the decision, or two against each other."""
     answers = case.answers.items()
     outcomes = {n: outcome for n, answer in answers if (outcome := _outcome_of(answer))}
@@ -141,7 +261,7 @@ def _diverged(case: TransactionEvidence) -> Finding | None:
             return None
         why = "; ".join(f"{name} has {outcomes[name]} it" for name in against)
         why = f"it is decided {decision}, and {why}"
-    return Finding(tuple(against), case.idle, Verdict.ESCALATE, why)
+    return _Found(tuple(against), case.idle, Verdict.ESCALATE, why)
 
 
 def _outcome_of(answer: Shown) -> ParticipantState | None:
@@ -156,14 +276,14 @@ def _outcome_of(answer: Shown) -> ParticipantState | None:
     return None
 
 
-def _lost(case: TransactionEvidence) -> Finding | None:
+def _lost(case: TransactionEvidence) -> _Found | None:
     """Passed without a commit, or a participant knows nothing of what it voted for."""
     if case.passed and case.record is not None:
         why = (
             f"it is not committed, and Spark has begun batch {case.record.passed_by} "
             "without writing its batch anew, as if that was done"
         )
-        return Finding(case.record.participants, case.idle, Verdict.ESCALATE, why)
+        return _Found(case.record.participants, case.idle, Verdict.ESCALATE, why)
     if case.record is None or case.record.decision is not Decision.COMMIT:
         return None
     answers = case.answers
@@ -176,7 +296,7 @@ def _lost(case: TransactionEvidence) -> Finding | None:
         return None
     states = "; ".join(f"{name} says {answers[name].state}" for name in participants)
     why = f"it is decided commit, and what was prepared is not there: {states}"
-    return Finding(participants, case.idle, Verdict.ESCALATE, why)
+    return _Found(participants, case.idle, Verdict.ESCALATE, why)
 
 
 def _lacks(record: TransactionRecord, name: str, answer: Shown) -> bool:
@@ -190,7 +310,7 @@ def _lacks(record: TransactionRecord, name: str, answer: Shown) -> bool:
     return bool(chosen - {branch.branch for branch in answer.branches})
 
 
-def _decided_not_applied(case: TransactionEvidence) -> Finding | None:
+def _decided_not_applied(case: TransactionEvidence) -> _Found | None:
     """Decided commit, and a participant that can be reached still has it prepared."""
     if case.record is None or case.record.state is not TransactionState.COMMITTING:
         return None
@@ -201,25 +321,26 @@ def _decided_not_applied(case: TransactionEvidence) -> Finding | None:
         f"it was decided commit {format_duration(case.idle)} ago, and is still "
         f"prepared at {join_names(names)}{_format_tries(case.deliveries, names)}"
     )
-    return Finding(names, case.idle, Verdict.FINISH, why)
+    return _Found(names, case.idle, Verdict.FINISH, why)
 
 
-def _orphaned(case: TransactionEvidence) -> Finding | None:
+def _orphaned(case: TransactionEvidence) -> _Found | None:
     """Prepared, and no record of this log can finish it."""
     prepared = case.prepared
     unfinished = case.record is not None and case.record.finished is None
     if unfinished or not prepared:
         return None
     rows = format_count(sum(p.rows for p in prepared.values()), "row")
-    verdict, because = _no_record(case)
+    verdict, because = why_no_record(case)
     why = (
         f"{rows} have been prepared at {join_names(prepared)} for "
         f"{format_duration(case.oldest)}; {because}"
     )
-    return Finding(tuple(prepared), case.oldest, verdict, why)
+    return _Found(tuple(prepared), case.oldest, verdict, why)
 
 
-def _no_record(evidence: TransactionEvidence) -> tuple[Verdict, str]:
+def why_no_record(evidence: TransactionEvidence) -> tuple[Verdict, str]:
+    """Return what is safe with what no record can finish, and why none can."""
     application = evidence.transaction.application
     if not evidence.known:
         return Verdict.LEAVE, (
@@ -240,7 +361,7 @@ def _no_record(evidence: TransactionEvidence) -> tuple[Verdict, str]:
     )
 
 
-def _stuck(case: TransactionEvidence) -> Finding | None:
+def _stuck(case: TransactionEvidence) -> _Found | None:
     """On record, and idle."""
     record, idle = case.record, format_duration(case.idle)
     if record is None:
@@ -252,7 +373,7 @@ def _stuck(case: TransactionEvidence) -> Finding | None:
         else:
             why += "its transaction_timeout is 0, so its driver may be at it"
         names = tuple(n for n in record.participants if n in case.prepared)
-        return Finding(names or record.participants, case.idle, Verdict.ABORT, why)
+        return _Found(names or record.participants, case.idle, Verdict.ABORT, why)
     if record.state not in UNFINISHED:
         return None
     why = (
@@ -261,7 +382,7 @@ def _stuck(case: TransactionEvidence) -> Finding | None:
     )
     if own := [name for name in record.pending if name in record.own_sinks]:
         why += f"; only the job can tell {join_names(own)}, a sink of its own: start it"
-    return Finding(record.pending, case.idle, Verdict.FINISH, why)
+    return _Found(record.pending, case.idle, Verdict.FINISH, why)
 
 
 # --- exemptions ----------------------------------------------------------------------

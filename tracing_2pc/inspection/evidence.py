@@ -8,12 +8,14 @@ branch from the first lists without a record is forgotten or foreign, never too 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from tracing_2pc.core.log_reader import LogReader, TransactionFilter
 from tracing_2pc.core.model import (
     DeliveryRecord,
     Listing,
+    ParticipantDescription,
+    QuarantineListing,
     Shown,
     TransactionId,
     TransactionRecord,
@@ -145,8 +147,12 @@ class Evidence:
         second: what they listed after the pause.
         answers: of single transactions, asked after the log was read.
         unreadable: what could not be read, or not whole, and why: participants without
-            an address or an answer, the log, a clock that was set back.
+            an answer, the log.
         standstill: seconds by transaction; for which each was watched without a step.
+        participants: those with an address here.
+        skews: seconds that a participant's clock is ahead of ours.
+        descriptions: how each of them is, as far as they can be asked that.
+        refused: what partners of their outboxes did not take.
     """
 
     now: float
@@ -156,6 +162,12 @@ class Evidence:
     answers: Mapping[TransactionId, Mapping[str, Shown]]
     unreadable: Mapping[Source, str] = dataclasses.field(default_factory=dict)
     standstill: Mapping[TransactionId, float] = dataclasses.field(default_factory=dict)
+    participants: Collection[str] = ()
+    skews: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    descriptions: Mapping[str, ParticipantDescription] = dataclasses.field(
+        default_factory=dict
+    )
+    refused: Mapping[str, QuarantineListing] = dataclasses.field(default_factory=dict)
 
     def transactions(self, safety_interval: float) -> Iterator[TransactionEvidence]:
         """Yield what is unfinished, oldest first, then what is passed or prepared.

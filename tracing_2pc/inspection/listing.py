@@ -1,4 +1,4 @@
-"""A list of transactions, the worst first, and of orphans.
+"""A list of transactions, the worst first, of orphans, and of all that is wrong.
 
 An orphan is prepared at a participant, and no record of the log can finish it.
 """
@@ -6,7 +6,7 @@ An orphan is prepared at a participant, and no record of the log can finish it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tracing_2pc.core.log_reader import (
@@ -18,22 +18,15 @@ from tracing_2pc.core.log_reader import (
 from tracing_2pc.core.model import DeliveryRecord, TransactionId
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import FINAL, TransactionState
-from tracing_2pc.inspection.evidence import (
-    in_both_lists,
-    is_forgotten,
-    oldest,
-    sum_prepared,
-)
+from tracing_2pc.core.states import FINAL
+from tracing_2pc.inspection.diagnosis import Finding, why_no_record
+from tracing_2pc.inspection.evidence import Evidence, oldest
+from tracing_2pc.inspection.findings import find_all, is_of_another
 from tracing_2pc.inspection.participants import (
-    Lists,
     PreparedByParticipant,
     ReadableParticipant,
-    Source,
-    SourceKind,
-    list_prepared,
 )
-from tracing_2pc.inspection.survey import source_problems
+from tracing_2pc.inspection.survey import survey_all
 
 
 class Orphan(NamedTuple):
@@ -72,7 +65,8 @@ class TransactionList:
         lost: what a stream has passed without a commit; in no other list.
         orphans: oldest first; by branches that are older than `safety_interval`.
         deliveries: of unfinished transactions, by id and by participant.
-        unreadable: participants without an address or a whole list, and why.
+        findings: all that is wrong, whatever the filters of transactions let through,
+            but for what is of another application only.
     """
 
     at: float
@@ -81,7 +75,7 @@ class TransactionList:
     lost: tuple[TransactionSummary, ...]
     orphans: tuple[Orphan, ...]
     deliveries: Mapping[str, Mapping[str, DeliveryRecord]]
-    unreadable: Mapping[Source, str]
+    findings: tuple[Finding, ...]
 
 
 def list_transactions(
@@ -92,107 +86,55 @@ def list_transactions(
 ) -> TransactionList:
     """List what the filters let through, and what is prepared without a record.
 
-    Participants are asked before the log: what they list without a record is then
-    never too new. Orphans are left out where a state is asked for.
+    Orphans are left out where a state is asked for.
 
     Raises:
         DecisionLogError: the log cannot be read.
     """
-    unreadable: dict[Source, str] = {}
-    lists = list_prepared(participants, unreadable)
-    for name in participants:  # bound to what is asked for: nothing is hidden
-        source = Source(SourceKind.SCOPE, name, filters.application or "")
-        unreadable.pop(source, None)
-    unfinished, finished, orphans = [], [], []
+    clock, application = SystemClock(), filters.application
+    evidence = survey_all(log, participants, settings, clock, bool)
+    found = find_all(evidence, settings)
+    unfinished, finished = list[TransactionSummary](), list[TransactionSummary]()
     if filters.state not in FINAL:
         every = dataclasses.replace(filters, unfinished=True, limit=MOST)
         unfinished = log.transactions(every)
     if not filters.open_only:
         rows = log.transactions(filters)
         finished = [row for row in rows if row.state in FINAL]
-    now = SystemClock().now()
-    lost = _find_lost(log, filters, now)
+    now = clock.now()
+    lost = list(_find_lost(log, evidence, filters, now))
     ids = {row.transaction for row in lost}
-    unfinished = [row for row in unfinished if row.transaction not in ids]
-    finished = [row for row in finished if row.transaction not in ids]
-    by_id = {row.transaction: row for row in unfinished}
-    for source, problem in source_problems(by_id, participants, settings, now).items():
-        if source.kind is SourceKind.PARTICIPANT:
-            unreadable[source] = ": ".join(problem)
-    if filters.state is None:
-        orphans = _find_orphans(log, participants, lists, filters, settings)
+    orphans = sorted(_find_orphans(evidence, filters, settings), key=lambda o: -o.age)
     return TransactionList(
         now,
-        tuple(unfinished),
-        tuple(finished),
+        tuple(row for row in unfinished if row.transaction not in ids),
+        tuple(row for row in finished if row.transaction not in ids),
         tuple(lost),
         tuple(orphans),
         log.deliveries_of_unfinished(),
-        unreadable,
+        tuple(one for one in found if not is_of_another(one.about, application)),
     )
 
 
 def _find_lost(
-    log: LogReader, filters: TransactionFilter, now: float
-) -> list[TransactionSummary]:
-    newest = (
-        row
-        for record in log.passed()
-        if filters.application in (None, record.id.application)
-        for row in log.transactions(TransactionFilter(record.id.application, limit=1))
-    )
-    return [row for row in newest if filters.matches(row, now)]
+    log: LogReader, evidence: Evidence, filters: TransactionFilter, now: float
+) -> Iterator[TransactionSummary]:
+    for id_ in evidence.log.passed if evidence.log else ():
+        if filters.application in (None, id_.application):
+            newest = log.transactions(TransactionFilter(id_.application, limit=1))
+            yield from (row for row in newest if filters.matches(row, now))
 
 
 def _find_orphans(
-    log: LogReader,
-    participants: Mapping[str, ReadableParticipant],
-    lists: Lists,
-    filters: TransactionFilter,
-    settings: Settings,
-) -> list[Orphan]:
-    """Return what was listed and has no record, or a closed one; oldest first.
-
-    What the log has closed is listed once more, as it may just have been told.
-    """
+    evidence: Evidence, filters: TransactionFilter, settings: Settings
+) -> Iterator[Orphan]:
+    """Yield what was listed twice, and has no record or a closed one."""
     least = max(settings.safety_interval, filters.older_than or 0.0)
-    listed = {
-        transaction: prepared
-        for transaction, prepared in sum_prepared(lists).items()
-        if filters.application in (None, transaction.application)
-        and oldest(prepared) >= least
-    }
-    states = log.states_of(listed)
-    closed = {t: state for t, state in states.items() if state in FINAL}
-    if closed:
-        again = list_prepared(participants, {})
-        still = sum_prepared(in_both_lists(lists, again))
-        listed |= {t: still.get(t, {}) for t in closed}
-    forgotten_by_application = log.forgotten_by_application()
-    orphans = [
-        Orphan(
-            transaction,
-            prepared,
-            oldest(prepared) >= settings.orphan_after,
-            _why(transaction, closed.get(transaction), forgotten_by_application),
-        )
-        for transaction, prepared in listed.items()
-        if prepared and (transaction not in states or transaction in closed)
-    ]
-    return sorted(orphans, key=lambda orphan: orphan.age, reverse=True)
-
-
-def _why(
-    transaction: TransactionId,
-    closed: TransactionState | None,
-    forgotten_by_application: Mapping[str, int | None],
-) -> str:
-    application = transaction.application
-    if application not in forgotten_by_application:
-        return f"this log does not know {application}"
-    if closed is not None:
-        return f"the log has closed it as {closed}"
-    forgotten_through = forgotten_by_application[application]
-    if is_forgotten(transaction, forgotten_through):
-        return f"the log has forgotten it (forgotten_through {forgotten_through})"
-    return "no record of it"
+    if filters.state is not None:
+        return
+    for case in evidence.transactions(settings.safety_interval):
+        id_, prepared = case.transaction, case.prepared
+        of_another = filters.application not in (None, id_.application)
+        if case.record is None and not of_another and oldest(prepared) >= least:
+            old = oldest(prepared) >= settings.orphan_after
+            yield Orphan(id_, prepared, old, why_no_record(case)[1])

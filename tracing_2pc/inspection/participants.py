@@ -6,10 +6,25 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from tracing_2pc.core.errors import TwoPhaseError
-from tracing_2pc.core.model import HeldBranch, Holds, Listing, Shown, TransactionId
+from tracing_2pc.core.errors import ParticipantError, TwoPhaseError
+from tracing_2pc.core.model import (
+    HeldBranch,
+    Holds,
+    Listing,
+    QuarantineListing,
+    RequestKey,
+    Shown,
+    TransactionId,
+)
 from tracing_2pc.core.ports import Clock
-from tracing_2pc.core.states import BranchState, ParticipantState, Word
+from tracing_2pc.core.remote_participant import RemoteOutbox
+from tracing_2pc.core.states import (
+    BranchState,
+    ParticipantState,
+    Refusal,
+    RequestState,
+    Word,
+)
 from tracing_2pc.protocol.fan_out import ask_at_once
 
 LOG: Final = "log"
@@ -55,9 +70,12 @@ class SourceKind(Word):
 
     PARTICIPANT = "participant"
     SCOPE = "scope"
+    OUTBOX = "outbox"
     LOG = "log"
     RECORDS = "records"
     CLOCK = "clock"
+    SETTINGS = "settings"
+    ENVIRONMENT = "environment"
 
 
 class Source(NamedTuple):
@@ -65,9 +83,10 @@ class Source(NamedTuple):
 
     Args:
         kind: `SCOPE` is a participant that lists one application only, because our
-            token is bound to that; `RECORDS` are an application's in the log.
-        participant: its name; empty for the log and the clock.
-        application: of `SCOPE` and `RECORDS`.
+            token is bound to that; `OUTBOX` is what one has of an application, and
+            `RECORDS` are an application's in the log.
+        participant: its name; empty for what is none.
+        application: of `SCOPE`, `OUTBOX` and `RECORDS`.
     """
 
     kind: SourceKind
@@ -77,11 +96,13 @@ class Source(NamedTuple):
     def __str__(self) -> str:
         words = {
             SourceKind.PARTICIPANT: self.participant,
+            SourceKind.OUTBOX: self.participant,
             SourceKind.SCOPE: f"{self.participant} beyond {self.application}",
             SourceKind.LOG: LOG,
             SourceKind.RECORDS: f"{LOG} of {self.application}",
+            SourceKind.CLOCK: "the clock",
         }
-        return words.get(self.kind, "the clock")
+        return words.get(self.kind, str(self.kind))
 
 
 def participant_source(name: str) -> Source:
@@ -90,14 +111,22 @@ def participant_source(name: str) -> Source:
 
 
 def list_prepared(
-    participants: Mapping[str, ReadableParticipant], unreadable: dict[Source, str]
+    participants: Mapping[str, ReadableParticipant],
+    unreadable: dict[Source, str],
+    clock: Clock | None = None,
+    skews: dict[str, float] | None = None,
 ) -> Lists:
-    """Ask all for their lists; note those that could not be read, or not whole."""
+    """Ask all for their lists; note those that could not be read, or not whole.
+
+    With a clock it is also noted by how much theirs are ahead of it.
+    """
 
     def ask(participant: ReadableParticipant) -> Listing:
-        name = participant.name
+        name, before = participant.name, clock.now() if clock else 0.0
         try:
             listing = participant.prepared()
+            if clock and skews is not None and listing.now is not None:
+                skews[name] = listing.now - (before + clock.now()) / 2
         except TwoPhaseError as error:
             unreadable[participant_source(name)] = str(error)
             return Listing((), "could not be read")
@@ -110,6 +139,43 @@ def list_prepared(
         return listing
 
     return ask_at_once(ask, participants)
+
+
+class RefusedRequests(NamedTuple):
+    """What partners did not take, by participant; one without an outbox has none.
+
+    `unreadable` are those that gave no list, and why.
+    """
+
+    listings: Mapping[str, QuarantineListing]
+    unreadable: Mapping[str, str]
+
+
+def list_refused(
+    participants: Mapping[str, ReadableParticipant],
+    application: str | None = None,
+    *,
+    state: RequestState = RequestState.QUARANTINED,
+    limit: int = 100,
+    key: RequestKey | None = None,
+) -> RefusedRequests:
+    """Ask all at once; one that does not answer stops no other."""
+
+    def ask(participant: ReadableParticipant) -> QuarantineListing | str | None:
+        if not isinstance(participant, RemoteOutbox):
+            return None
+        try:
+            return participant.quarantined(application, state, limit, key)
+        except ParticipantError as error:
+            return None if error.refusal is Refusal.UNKNOWN else str(error)
+        except TwoPhaseError as error:
+            return str(error)
+
+    answers = ask_at_once(ask, participants)
+    return RefusedRequests(
+        {n: a for n, a in answers.items() if isinstance(a, QuarantineListing)},
+        {n: a for n, a in answers.items() if isinstance(a, str)},
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 from tracing_2pc.core.model import ADOPTED, DeliveryRecord
-from tracing_2pc.core.states import Decision, Severity, TransactionState
-from tracing_2pc.inspection.diagnosis import GRAVE
+from tracing_2pc.core.names import CAUSES
+from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.participants import ParticipantReport
 from tracing_2pc.inspection.view import TransactionView
 from tracing_2pc.inspection.wording import (
@@ -17,13 +14,6 @@ from tracing_2pc.inspection.wording import (
     join_names,
     without_participant,
 )
-
-
-class Complaint(NamedTuple):
-    """A sentence about something that is wrong."""
-
-    severity: Severity
-    text: str
 
 
 def summarize(view: TransactionView) -> str:
@@ -47,7 +37,7 @@ def summarize(view: TransactionView) -> str:
         return f"{id_} is {view.state}{_ending(view)}"
     names = [d.participant for d in view.deliveries if d.pending]
     have = f"{join_names(names)} {'have' if len(names) > 1 else 'has'}"
-    grave = any(diagnosis.diagnosis in GRAVE for diagnosis in view.diagnoses)
+    grave = any(finding.grave for finding in view.findings)
     lost = "" if grave else "; nothing is lost"
     return (
         f"{id_} is decided {view.decision} and not finished: {have} not acknowledged "
@@ -56,8 +46,9 @@ def summarize(view: TransactionView) -> str:
 
 
 def _ending(view: TransactionView) -> str:
-    if view.untold:
-        names = join_names(delivery.participant for delivery in view.untold)
+    untold = [d.participant for d in view.deliveries if d.untold is not None]
+    if untold:
+        names = join_names(untold)
         return f", and {names} was not told all of it."
     if view.run == ADOPTED and view.decision is Decision.COMMIT:
         names = join_names(delivery.participant for delivery in view.deliveries)
@@ -65,6 +56,8 @@ def _ending(view: TransactionView) -> str:
         return f": {have}. Nobody else was asked."
     took = format_duration((view.finished or 0.0) - (view.started or 0.0))
     what = f"It took {took}."
+    if view.cause in CAUSES:
+        what = f"It was decided because {CAUSES[view.cause]}. {what}"
     if view.decision is Decision.COMMIT:
         what = f"It wrote {format_count(view.rows, 'row')} in {took}."
     doubt = " Not every participant could be read." if view.unsure else ""
@@ -84,17 +77,6 @@ def _without_record(view: TransactionView) -> str:
     if view.in_doubt:
         return f"This log has no record of {id_}, and a participant holds some of it."
     return f"This log has no record of {id_}, and not every participant could be read."
-
-
-def complaints(view: TransactionView) -> Iterator[Complaint]:
-    """Yield what is wrong, the gravest first; nothing where all is well so far."""
-    for diagnosis in view.diagnoses:
-        text = f"{diagnosis.diagnosis}: {diagnosis.why}."
-        yield Complaint(diagnosis.severity, text)
-    for delivery in view.untold:
-        yield Complaint(Severity.WARNING, f"not told: {delivery.untold}.")
-    if view.held_back and not view.diagnoses:
-        yield Complaint(Severity.WARNING, f"{view.held_back}.")
 
 
 def describe_report(report: ParticipantReport) -> str:

@@ -1,19 +1,24 @@
 """One round of reading: lists, the log, a pause, the lists again.
 
-It judges nothing. `diagnosis.py` tells what is stuck, orphaned or lost; `listing.py`
-finds orphans for `ls`.
+It judges nothing: `findings.py` tells what is wrong.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
-from tracing_2pc.core.log_reader import LogReader, TransactionSummary
-from tracing_2pc.core.model import Shown, TransactionId, TransactionRecord
+from tracing_2pc.core.log_reader import LogReader
+from tracing_2pc.core.model import (
+    ParticipantDescription,
+    Shown,
+    TransactionId,
+    TransactionRecord,
+)
 from tracing_2pc.core.ports import Clock
+from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, ParticipantState
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
@@ -23,15 +28,13 @@ from tracing_2pc.inspection.participants import (
     Source,
     SourceKind,
     list_prepared,
+    list_refused,
     participant_source,
 )
-from tracing_2pc.inspection.wording import (
-    NO_ADDRESS,
-    OWN_SINK,
-    SYNCHRONISE,
-    format_duration,
-)
 from tracing_2pc.protocol.fan_out import ask_at_once
+
+REFUSED: Final = 200
+"""Refused requests that a survey reads of each outbox: the oldest."""
 
 ASKED: Final = 100
 """Transactions that participants are asked about in one round, the oldest first."""
@@ -51,6 +54,7 @@ def survey_all(
     less when it is being stopped.
     """
     unreadable: dict[Source, str] = {}
+    skews: dict[str, float] = {}
     # Rule 9: the log is read after the lists, and before anything is concluded.
     first = list_prepared(participants, unreadable)
     try:
@@ -59,19 +63,40 @@ def survey_all(
         unreadable[Source(SourceKind.LOG)] = str(error)
         read = None
     pause(settings.pause)
-    second = list_prepared(participants, unreadable)
+    second = list_prepared(participants, unreadable, clock, skews)
     answers: dict[TransactionId, dict[str, Shown]] = {}
     if read is not None:
         now = clock.now()
-        unreadable |= _problems(read, participants, settings, now)
         asked = _worth_asking(read, now - settings.safety_interval, now)
         answers = _answers(log, participants, asked, settings, unreadable, second)
-    return Evidence(clock.now(), first, read, second, answers, unreadable)
+    answering = {
+        name: participant
+        for name, participant in participants.items()
+        if participant_source(name) not in unreadable
+    }
+    return Evidence(
+        clock.now(),
+        first,
+        read,
+        second,
+        answers,
+        unreadable,
+        participants=tuple(participants),
+        skews=skews,
+        descriptions=describe_all(participants),
+        refused=list_refused(answering, limit=REFUSED).listings,
+    )
 
 
-def survey_log(
-    log: LogReader, participants: Collection[str], settings: Settings, clock: Clock
-) -> Evidence:
+def describe_all(
+    participants: Mapping[str, ReadableParticipant],
+) -> dict[str, ParticipantDescription]:
+    """Ask all at once how they are, and what our token may do there."""
+    whole = {n: p for n, p in participants.items() if isinstance(p, RemoteParticipant)}
+    return ask_at_once(lambda participant: participant.describe(), whole)
+
+
+def survey_log(log: LogReader, participants: Iterable[str], clock: Clock) -> Evidence:
     """Read the log alone: what it proves holds, whatever participants will answer.
 
     Raises:
@@ -79,8 +104,8 @@ def survey_log(
     """
     unreadable: dict[Source, str] = {}
     read = _read_log(log, {}, unreadable)
-    unreadable |= _problems(read, participants, settings, clock.now())
-    return Evidence(clock.now(), {}, read, {}, {}, unreadable)
+    now, asked = clock.now(), tuple(participants)
+    return Evidence(now, {}, read, {}, {}, unreadable, participants=asked)
 
 
 def _read_log(
@@ -131,51 +156,6 @@ def _read_passed(
         refused.add(application)
         unreadable[Source(SourceKind.RECORDS, application=application)] = str(error)
         return {}
-
-
-def source_problems(
-    unfinished: Mapping[TransactionId, TransactionRecord | TransactionSummary],
-    participants: Collection[str],
-    settings: Settings,
-    now: float,
-) -> dict[Source, tuple[str, str]]:
-    """Return participants that cannot be asked though the log waits, and a wrong clock.
-
-    Each with why nothing can be known of it, and what mends that. A sink of a job's own
-    never has an address, and its driver may be at it: it is named once the decision is
-    older than `safety_interval`, and where others have an address. `participants` are
-    those with an address here.
-    """
-    problems: dict[Source, tuple[str, str]] = {}
-    before, without = now - settings.safety_interval, dict[str, list[TransactionId]]()
-    own_sinks = {name for row in unfinished.values() for name in row.own_sinks}
-    for id_, row in unfinished.items():
-        if participants and row.decided is not None and row.decided <= before:
-            for name in row.pending:
-                if name not in participants:
-                    without.setdefault(name, []).append(id_)
-    for name, ids in without.items():
-        more = len(ids) - 1
-        waits = f"{ids[0]} and {more} more wait" if more else f"{ids[0]} waits"
-        why, cure = OWN_SINK if name in own_sinks else NO_ADDRESS
-        problems[participant_source(name)] = (f"{why}, and {waits} for it", cure)
-    steps = {id_: max(r.started, r.decided or 0.0) for id_, r in unfinished.items()}
-    newest = max(steps, key=steps.__getitem__, default=None)
-    if newest is not None and steps[newest] > now + settings.safety_interval:
-        problems[Source(SourceKind.CLOCK)] = (
-            f"the last step of {newest} is {format_duration(steps[newest] - now)} "
-            "ahead of this machine's clock: it was set back, or a driver's is wrong; "
-            "until it has caught up, what is younger than that is not diagnosed",
-            SYNCHRONISE,
-        )
-    return problems
-
-
-def _problems(
-    read: LogEvidence, participants: Collection[str], settings: Settings, now: float
-) -> dict[Source, str]:
-    problems = source_problems(read.records, participants, settings, now)
-    return {source: ": ".join(problem) for source, problem in problems.items()}
 
 
 def _worth_asking(

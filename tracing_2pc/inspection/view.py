@@ -30,16 +30,13 @@ from tracing_2pc.inspection.actions import (
     actions_for,
     next_steps,
 )
-from tracing_2pc.inspection.diagnosis import (
-    Diagnosis,
-    diagnose_transaction,
-    held_back,
-)
+from tracing_2pc.inspection.diagnosis import Finding, diagnose_transaction
 from tracing_2pc.inspection.evidence import (
     TransactionEvidence,
     is_newest,
     may_be_begun,
 )
+from tracing_2pc.inspection.findings import not_read
 from tracing_2pc.inspection.participants import (
     ParticipantReport,
     ReadableParticipant,
@@ -80,8 +77,9 @@ class TransactionView:
             participant; none once a later batch is committed.
         receipts_of: how many there are, about so many branches as `branches_of`.
         rows: that a commit names, in all branches.
+        cause: why it was aborted, as a word of `CAUSES`; None where that is not known.
+        findings: what is wrong with it, and which participants could not be read.
         left_alone: why nothing is diagnosed of what looks wrong.
-        held_back: which participants hold its application back, and since when.
         next: what comes by itself.
         actions: what a person may do.
     """
@@ -99,6 +97,7 @@ class TransactionView:
     finished: float | None
     trace: str | None
     reason: str | None
+    cause: str | None
     deliveries: tuple[DeliveryRecord, ...]
     receipts: tuple[Receipt, ...]
     receipts_of: int
@@ -106,9 +105,8 @@ class TransactionView:
     rows: int
     audit: tuple[AuditEntry, ...]
     participants: tuple[ParticipantReport, ...]
-    diagnoses: tuple[Diagnosis, ...]
+    findings: tuple[Finding, ...]
     left_alone: tuple[str, ...]
-    held_back: str | None
     timeline: tuple[TimelineEvent, ...]
     next: tuple[NextStep, ...]
     actions: tuple[Action, ...]
@@ -123,9 +121,9 @@ class TransactionView:
         return tuple(name for name in pending if name in errors)
 
     @property
-    def untold(self) -> tuple[DeliveryRecord, ...]:
-        """Deliveries that count as acknowledged although a part was not told."""
-        return tuple(d for d in self.deliveries if d.untold is not None)
+    def wrong(self) -> tuple[Finding, ...]:
+        """What is wrong with the transaction itself; the gravest first."""
+        return tuple(f for f in self.findings if f.about == self.transaction)
 
     @property
     def in_doubt(self) -> bool:
@@ -153,6 +151,7 @@ class TransactionView:
         fields = dict(to_plain(self))
         for report in fields["participants"]:
             del report["answer"]
+        fields["findings"] = [finding.to_json() for finding in self.findings]
         return fields
 
 
@@ -208,14 +207,13 @@ def _view_of(
     settings: Settings,
 ) -> TransactionView:
     transaction, record, now = evidence.transaction, evidence.record, evidence.now
-    diagnoses, left_alone = diagnose_transaction(evidence, settings)
+    findings, left_alone = diagnose_transaction(evidence, settings)
+    unread = (not_read(r.participant, r.error) for r in reports if r.error)
     begin = record is None and may_be_begun(log, transaction)
-    situation = ActionContext(evidence, reports, diagnoses, settings, begin)
+    context = ActionContext(evidence, reports, findings, settings, begin)
     audit = tuple(log.audit(transaction))
     receipts = record.receipts if record else ()
     deliveries = evidence.deliveries
-    waits = record is not None and record.state is TransactionState.COMMITTING
-    decided = record.decided if record and waits else None
     names = ("state", "decision", "run", "started", "decided", "finished")
     on_record: dict[str, Any] = {name: getattr(record, name, None) for name in names}
     return TransactionView(
@@ -227,6 +225,7 @@ def _view_of(
         **on_record,
         trace=record.trace_id if record else None,
         reason=log.reason(transaction),
+        cause=record.cause if record else None,
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],
         receipts_of=len(receipts),
@@ -234,12 +233,11 @@ def _view_of(
         rows=record.rows if record else 0,
         audit=audit,
         participants=tuple(reports),
-        diagnoses=diagnoses,
+        findings=(*findings, *unread),
         left_alone=left_alone,
-        held_back=held_back(transaction.application, decided, deliveries.values(), now),
         timeline=_timeline(record, deliveries, audit, reports),
-        next=next_steps(situation),
-        actions=actions_for(situation),
+        next=next_steps(context),
+        actions=actions_for(context),
     )
 
 

@@ -7,17 +7,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from tracing_2pc.core.model import Holds
-from tracing_2pc.core.states import DiagnosisKind, TransactionState, Verdict
-
-K: Final = DiagnosisKind
-DIAGNOSIS_TEXT: Final[Mapping[DiagnosisKind, str]] = {
-    K.DIVERGED: "a participant went against the decision",
-    K.LOST: "rows are lost",
-    K.DECIDED_NOT_APPLIED: "decided, and not applied",
-    K.ORPHANED: "prepared, and no record can finish it",
-    K.STUCK: "stuck",
-}
-"""What is wrong; the gravest first."""
+from tracing_2pc.core.states import TransactionState, Verdict
 
 VERDICT_TEXT: Final[Mapping[Verdict, str]] = {
     Verdict.LEAVE: "Leave it: the log that owns it will finish it.",
@@ -43,7 +33,6 @@ OWN_SINK: Final = (
     "it is a sink of the job's own",
     "start the job, which finishes this first",
 )
-SYNCHRONISE: Final = "synchronise the clocks (NTP)"
 
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 

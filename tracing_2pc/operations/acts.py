@@ -25,15 +25,21 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
-from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.remote_participant import RemoteOutbox, RemoteParticipant
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import OF_CALLER, UNFINISHED, Decision, Refusal
+from tracing_2pc.core.states import (
+    OF_CALLER,
+    UNFINISHED,
+    Decision,
+    Refusal,
+    RequestState,
+)
 from tracing_2pc.inspection.actions import CONCLUDE, GIVE_UP, Action
-from tracing_2pc.inspection.summary import complaints, summarize
+from tracing_2pc.inspection.findings import export_of_token
+from tracing_2pc.inspection.participants import list_refused
+from tracing_2pc.inspection.summary import summarize
 from tracing_2pc.inspection.view import TransactionView, summarize_record
 from tracing_2pc.inspection.wording import format_count, format_time, join_names
-from tracing_2pc.operations.check import export_of_token
-from tracing_2pc.operations.outbox import STATE_WORDS, outbox_of
 from tracing_2pc.operations.resolve import (
     GiveUp,
     Outcome,
@@ -133,7 +139,7 @@ _MEANING: Final[dict[Outcome, str]] = {
 def acts_about(reach: Reach, view: TransactionView) -> Iterator[Act]:
     """Yield what can be done about a transaction from here, safe things first."""
     facts = [("How it stands", summarize(view))]
-    facts += (("What is wrong", complaint.text) for complaint in complaints(view))
+    facts += (("What is wrong", f"{finding.text}.") for finding in view.wrong)
     for action in view.actions:
         for wanted, one in _resolutions(action):
             at = action.at if isinstance(wanted, Decision) else None
@@ -245,6 +251,13 @@ def _at_one(
 
 # --- about a refused request ---------------------------------------------------------
 
+STATE_WORDS: Final = {
+    RequestState.WAITING: "waits in its queue, and will be sent again",
+    RequestState.SENT: "was sent again, and the partner has taken it",
+    RequestState.DROPPED: "is dropped: it stays on record, and is not sent",
+}
+"""What has become of a request that a person has decided about."""
+
 AGAIN: Final = "again"
 REQUEST_ACTS: Final = {
     AGAIN: "goes back into its queue with the same idempotency key, before what is not "
@@ -272,7 +285,7 @@ def act_about_request(
     def run(who: str, reason: str) -> Done:
         with _naming_whose_token(settings):
             for name in names:
-                outbox = outbox_of(participants[name])
+                outbox = _outbox_of(participants[name])
                 carry_out = outbox.send_again if safe else outbox.drop_request
                 try:
                     state = carry_out(key, who=who, reason=reason)
@@ -299,6 +312,57 @@ def act_about_request(
         seen=(names[0], *dataclasses.astuple(found)) if found else (),
         gone="" if found else f"no refused request {key} is at {names[0]}: {gone}",
     )
+
+
+def _outbox_of(participant: RemoteParticipant) -> RemoteOutbox:
+    """Return a participant as what can be asked about its outbox."""
+    if not isinstance(participant, RemoteOutbox):
+        raise ConfigurationError(
+            f"participant {participant.name!r}: its transport reaches no outbox"
+        )
+    return participant
+
+
+def find_outboxes(
+    participants: Mapping[str, RemoteParticipant], key: RequestKey
+) -> tuple[list[str], QuarantinedRequest | None]:
+    """Return the outbox that has a request in quarantine, and the request.
+
+    If none has it, all outboxes: one of them may have it no more. Two outboxes of one
+    application have the same keys: what is meant is never guessed, so that an order
+    which is repeated does not act at the other one.
+
+    Raises:
+        ConfigurationError: another outbox has it, too, has dropped it, or cannot be
+            asked; or nobody has an outbox.
+    """
+    refused = list_refused(participants, key=key)
+    listings = refused.listings
+    holders = {name: li.requests[0] for name, li in listings.items() if li.requests}
+    if len(holders) > 1:
+        raise ConfigurationError(
+            f"request {key} is in quarantine at {join_names(holders)}: name one of "
+            "them by --participant"
+        )
+    if holders:
+        ((name, request),) = holders.items()
+        dropped = list_refused(participants, state=RequestState.DROPPED, key=key)
+        others = {n for n, li in dropped.listings.items() if li.requests} - {name}
+        if others or refused.unreadable or dropped.unreadable:
+            silent = {*refused.unreadable, *dropped.unreadable}
+            why = "was dropped at" if others else "may be known, too, at"
+            raise ConfigurationError(
+                f"request {key} is in quarantine at {name}, and {why} "
+                f"{join_names(sorted(others or silent))}: say which is meant by "
+                "--participant"
+            )
+        return [name], request
+    if refused.unreadable:
+        raise ParticipantUnavailableError(next(iter(refused.unreadable.values())))
+    if not listings:
+        names = join_names(participants) if participants else "nobody in the settings"
+        raise ConfigurationError(f"{names} has no outbox")
+    return list(listings), None
 
 
 def facts_of(name: str, found: QuarantinedRequest) -> Iterator[tuple[str, str]]:

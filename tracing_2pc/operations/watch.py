@@ -20,7 +20,7 @@ from tracing_2pc.core.names import LABELS, METRICS
 from tracing_2pc.core.ports import Clock, SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.inspection.diagnosis import Diagnosis
+from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.participants import LOG
 from tracing_2pc.operations.watcher import Sweep, Watcher
 from tracing_2pc.operations.wiring import open_participants, open_recovery
@@ -147,16 +147,16 @@ def observe_sweeps(watcher: Watcher, participants: Sequence[str], clock: Clock) 
     that are not acknowledged: a healthy one may be by now.
     """
 
-    def place(name: str) -> str:
+    def label(name: str) -> str:
         return name if name in participants else OTHER
 
-    def found() -> Iterator[tuple[Values, Diagnosis]]:
+    def found() -> Iterator[tuple[Values, Finding]]:
         last = watcher.last.diagnoses
         labels = _label_applications(d.transaction.application for d in last)
-        for diagnosis in last:
-            application = labels[diagnosis.transaction.application]
-            for name in diagnosis.participants:
-                yield (application, str(diagnosis.diagnosis), place(name)), diagnosis
+        for finding in last:
+            application = labels[finding.transaction.application]
+            for name in finding.participants:
+                yield (application, str(finding.kind), label(name)), finding
 
     def unfinished() -> Iterator[Sample]:
         for state in LABELS["state"]:
@@ -187,7 +187,7 @@ def observe_sweeps(watcher: Watcher, participants: Sequence[str], clock: Clock) 
     def pending() -> Iterator[Sample]:
         last = watcher.last.pending
         labels = _label_applications(application for application, _ in last)
-        ages = (((labels[a], place(name)), age) for (a, name), age in last.items())
+        ages = (((labels[a], label(name)), age) for (a, name), age in last.items())
         return _samples("tpc.oldest_pending_age", _greatest(ages))
 
     def quarantined() -> Iterator[Sample]:

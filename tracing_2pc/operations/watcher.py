@@ -7,8 +7,8 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
 from tracing_2pc.core.log_reader import OperatorLog
@@ -18,17 +18,16 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
     UNFINISHED,
     DiagnosisKind,
-    Severity,
     TransactionState,
 )
 from tracing_2pc.inspection.diagnosis import (
-    GRAVE,
     LATE,
-    Diagnosis,
-    diagnose,
-    held_back,
+    Finding,
+    Kind,
+    gravest_first,
 )
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
+from tracing_2pc.inspection.findings import find_all
 from tracing_2pc.inspection.participants import (
     LOG,
     ReadableParticipant,
@@ -47,8 +46,7 @@ HOUR: Final = 3600.0
 RecoverApplication: TypeAlias = Callable[[str], Iterator[RecoveryResult]]
 """Finishes what the log has decided of an application; see `Recovery.sweep`."""
 
-_T = TypeVar("_T")
-_Key: TypeAlias = tuple[TransactionId, DiagnosisKind]
+_Key: TypeAlias = tuple[TransactionId | Source, Kind]
 _Steps: TypeAlias = tuple[float | None, frozenset[str]]
 """When it was decided, and which participants have acknowledged that."""
 
@@ -61,48 +59,36 @@ class Sweep:
 
     Args:
         at: when it ended; Unix seconds.
-        diagnoses: what is wrong now, with what cannot be read again meanwhile.
+        findings: all that is wrong now, with what cannot be read again meanwhile; the
+            gravest first.
         added: new since the last round; `removed`: gone since then.
-        unreadable: what could not be read, or not whole, and why.
-        newly_unreadable: the part of it that could be read in the round before.
-        readable: what can be read again.
         started: when each unfinished transaction was begun, by application and state,
             as the log was last read; Unix seconds.
         pending: seconds since the oldest commit was decided, then, by application and
             participant that has not acknowledged it; from `LATE` on.
-        held_back: what holds its application back without a diagnosis, and which
-            participants keep it from going on since when.
-        newly_held_back: the part of it that was not in the round before.
         recovered: where that was asked for, what was done, and what could not be,
             unless the sweep before had that, too.
     """
 
     at: float
-    diagnoses: tuple[Diagnosis, ...] = ()
-    added: tuple[Diagnosis, ...] = ()
-    removed: tuple[Diagnosis, ...] = ()
-    unreadable: Mapping[Source, str] = dataclasses.field(default_factory=dict)
-    newly_unreadable: tuple[Source, ...] = ()
-    readable: tuple[Source, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    added: tuple[Finding, ...] = ()
+    removed: tuple[Finding, ...] = ()
     started: Mapping[tuple[str, str], Sequence[float]] = dataclasses.field(
         default_factory=dict
     )
     pending: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
-    held_back: Mapping[TransactionId, str] = dataclasses.field(default_factory=dict)
-    newly_held_back: tuple[TransactionId, ...] = ()
     recovered: tuple[RecoveryResult, ...] = ()
 
     @property
     def clean(self) -> bool:
         """Whether everything could be read, and nothing is wrong."""
-        return not self.diagnoses and not self.unreadable
+        return not self.findings
 
-
-def gravest_first(diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Put the critical ones first, and the oldest of them."""
-    return sorted(
-        diagnoses, key=lambda d: (d.severity is not Severity.CRITICAL, -d.age)
-    )
+    @property
+    def diagnoses(self) -> tuple[Finding, ...]:
+        """What is wrong with transactions, as far as there is a verdict."""
+        return tuple(f for f in self.findings if f.verdict is not None)
 
 
 @dataclasses.dataclass
@@ -174,29 +160,29 @@ class Watcher:
             self.log, self.participants, self.settings, self.clock, self.pause
         )
         evidence = self._with_standstill(evidence)
-        diagnoses = self._diagnose(evidence)
         self._note_success(evidence)
-        self._snapshot(diagnoses, evidence)
-        self.last = self._compare(evidence, diagnoses)
+        self.last = self._compare(evidence)
+        self._snapshot(evidence)
         carriers = _carriers_of(evidence)
-        for diagnosis in gravest_first(self.last.added)[:SNAPSHOTS]:
-            id_ = diagnosis.transaction
-            logger.info(
-                "found: transaction=%s diagnosis=%s verdict=%s",
-                id_,
-                diagnosis.diagnosis,
-                diagnosis.verdict,
-                extra=log_fields(id_, carriers.get(id_, Carrier())),
-            )
+        news = [f for f in self.last.added if f.verdict is not None]
+        for finding in news[:SNAPSHOTS]:
+            if isinstance(id_ := finding.about, TransactionId):
+                logger.info(
+                    "found: transaction=%s diagnosis=%s verdict=%s",
+                    id_,
+                    finding.kind,
+                    finding.verdict,
+                    extra=log_fields(id_, carriers.get(id_, Carrier())),
+                )
         if self.recover is not None and evidence.log is not None:
             recovered = list(self._recover_all(self.recover))
             before = self._tried
             self._tried = {r.record.id: r.remark for r in recovered if not r.done}
             # A try that failed as in the sweep before is no news.
-            news = (
+            told = (
                 r for r in recovered if r.done or before.get(r.record.id) != r.remark
             )
-            self.last = dataclasses.replace(self.last, recovered=tuple(news))
+            self.last = dataclasses.replace(self.last, recovered=tuple(told))
         return self.last
 
     def _with_standstill(self, evidence: Evidence) -> Evidence:
@@ -219,34 +205,26 @@ class Watcher:
         standstill = {id_: now - since for id_, (_, since) in self._steps.items()}
         return dataclasses.replace(evidence, standstill=standstill)
 
-    def _diagnose(self, evidence: Evidence) -> tuple[Diagnosis, ...]:
-        """Return the new opinions, with the old ones that cannot be read again now."""
-        if (log := evidence.log) is None:
-            return self.last.diagnoses
-        diagnoses = diagnose(evidence, self.settings)
-        missing = _without(self.last.diagnoses, diagnoses, _key_of)
-        diagnoses += [d for d in missing if _is_hidden(d, evidence, log)]
-        return tuple(gravest_first(diagnoses))
+    def _find(self, evidence: Evidence) -> list[Finding]:
+        """Return the findings, with the old ones that cannot be read again now."""
+        findings = find_all(evidence, self.settings)
+        before = (f for f in self.last.findings if isinstance(f.about, TransactionId))
+        missing = _without(before, findings)
+        findings += [f for f in missing if _is_hidden(f, evidence)]
+        return gravest_first(findings)
 
-    def _compare(self, evidence: Evidence, diagnoses: tuple[Diagnosis, ...]) -> Sweep:
-        before, now = self.last, self.clock.now()
-        waiting, started, pending = before.held_back, before.started, before.pending
+    def _compare(self, evidence: Evidence) -> Sweep:
+        before, findings = self.last, tuple(self._find(evidence))
+        started, pending = before.started, before.pending
         if evidence.log is not None:
-            diagnosed = {diagnosis.transaction for diagnosis in diagnoses}
-            waiting = _held_back(evidence.log, diagnosed, now)
             started, pending = _started(evidence.log), _pending(evidence.log)
         return Sweep(
-            now,
-            diagnoses,
-            added=_without(diagnoses, before.diagnoses, _key_of),
-            removed=_without(before.diagnoses, diagnoses, _key_of),
-            unreadable=evidence.unreadable,
-            newly_unreadable=_without(evidence.unreadable, before.unreadable),
-            readable=_without(before.unreadable, evidence.unreadable),
+            self.clock.now(),
+            findings,
+            added=_without(findings, before.findings),
+            removed=_without(before.findings, findings),
             started=started,
             pending=pending,
-            held_back=waiting,
-            newly_held_back=_without(waiting, before.held_back),
         )
 
     def _note_success(self, evidence: Evidence) -> None:
@@ -258,22 +236,23 @@ class Watcher:
             self.succeeded[LOG] = now
             self._log_read = self.steady()
 
-    def _snapshot(self, diagnoses: tuple[Diagnosis, ...], evidence: Evidence) -> None:
+    def _snapshot(self, evidence: Evidence) -> None:
         """Make spans of what has been wrong for 1, 2, 4 … times its threshold."""
+        diagnoses, carriers = self.last.diagnoses, _carriers_of(evidence)
         due = [d for d in diagnoses if d.age >= self._due.get(_key_of(d), 0.0)]
-        carriers = _carriers_of(evidence)
         traced = [d for d in due if "traceparent" in carriers.get(d.transaction, {})]
         traced = traced[:SNAPSHOTS]
         records = evidence.log.records if evidence.log else {}
-        for diagnosis in traced:
-            if (record := records.get(diagnosis.transaction)) is not None:
+        for finding in traced:
+            id_ = finding.transaction
+            if (record := records.get(id_)) is not None:
                 self._tracing.export_root(record, taken_over=True)
             snapshot(
-                diagnosis.transaction,
-                carriers[diagnosis.transaction],
-                diagnosis=str(diagnosis.diagnosis),
-                age=diagnosis.age,
-                participants=diagnosis.participants,
+                id_,
+                carriers[id_],
+                diagnosis=str(finding.kind),
+                age=finding.age,
+                participants=finding.participants,
                 now=evidence.now,
             )
         first = self.settings.stuck_after
@@ -314,31 +293,16 @@ class Watcher:
             logger.warning("not recovered: application=%s: %s", application, error)
 
 
-def _key_of(diagnosis: Diagnosis) -> _Key:
-    """Return what makes two diagnoses the same one."""
-    return diagnosis.transaction, diagnosis.diagnosis
+def _key_of(finding: Finding) -> _Key:
+    """Return what makes two findings the same one."""
+    return finding.about, finding.kind
 
 
 def _without(
-    these: Iterable[_T],
-    others: Iterable[_T],
-    key: Callable[[_T], Hashable] = lambda item: item,
-) -> tuple[_T, ...]:
-    known = set(map(key, others))
-    return tuple(item for item in these if key(item) not in known)
-
-
-def _held_back(
-    log: LogEvidence, diagnosed: set[TransactionId], now: float
-) -> dict[TransactionId, str]:
-    """Return what waits for participants without a diagnosis, and for which."""
-    reasons: dict[TransactionId, str] = {}
-    for id_, record in log.records.items():
-        if record.state is TransactionState.COMMITTING and id_ not in diagnosed:
-            deliveries = log.deliveries.get(id_, {}).values()
-            if why := held_back(id_.application, record.decided, deliveries, now):
-                reasons[id_] = why
-    return reasons
+    these: Iterable[Finding], others: Iterable[Finding]
+) -> tuple[Finding, ...]:
+    known = set(map(_key_of, others))
+    return tuple(finding for finding in these if _key_of(finding) not in known)
 
 
 def _started(log: LogEvidence) -> Mapping[tuple[str, str], Sequence[float]]:
@@ -363,22 +327,24 @@ def _pending(log: LogEvidence) -> dict[tuple[str, str], float]:
     return ages
 
 
-def _is_hidden(diagnosis: Diagnosis, evidence: Evidence, log: LogEvidence) -> bool:
-    """Whether a participant it is about cannot be read, so that it may still be so."""
-    application = diagnosis.transaction.application
-    if application in log.refused:
+def _is_hidden(finding: Finding, evidence: Evidence) -> bool:
+    """Whether what it is about cannot be read, so that it may still be so."""
+    if (log := evidence.log) is None:
+        return True
+    id_ = finding.transaction
+    if id_.application in log.refused:
         return True
     # Or our token is now bound to another application.
     lists = evidence.second.items()
-    unread = {name for name, listing in lists if listing.is_blind_to(application)}
-    names = diagnosis.participants
+    unread = {name for name, listing in lists if listing.is_blind_to(id_.application)}
+    names = finding.participants
     unread |= {n for n in names if participant_source(n) in evidence.unreadable}
     if unread.isdisjoint(names):
         return False
-    on_record = diagnosis.transaction in log.records
-    if diagnosis.diagnosis is DiagnosisKind.ORPHANED:
+    on_record = id_ in log.records
+    if finding.kind is DiagnosisKind.ORPHANED:
         return not on_record
-    return diagnosis.diagnosis in GRAVE and on_record
+    return finding.grave and on_record
 
 
 def _carriers_of(evidence: Evidence) -> dict[TransactionId, Carrier]:

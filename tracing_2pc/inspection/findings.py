@@ -1,0 +1,262 @@
+"""What is wrong: one list, for each command, the console, metrics and exit codes.
+
+`diagnosis.py` judges transactions. Here are the others: what could not be read, what a
+participant has to say of itself, what its outbox waits for; and how all are ordered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from tracing_2pc.core.log_reader import LogCondition
+from tracing_2pc.core.model import TransactionId, find_misdirected
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Severity
+from tracing_2pc.inspection.diagnosis import (
+    Finding,
+    FindingKind,
+    diagnose,
+    gravest_first,
+)
+from tracing_2pc.inspection.evidence import Evidence, LogEvidence
+from tracing_2pc.inspection.participants import (
+    Source,
+    SourceKind,
+    participant_source,
+)
+from tracing_2pc.inspection.wording import (
+    NO_ADDRESS,
+    OWN_SINK,
+    format_count,
+    format_duration,
+    without_participant,
+)
+
+SKEW: Final = 1.0
+"""Seconds by which two clocks may differ: ages of branches are by the participant's."""
+
+_FULL: Final = 0.8
+"""Of the slots for prepared transactions; more in use is a fault."""
+
+_SYNCHRONISE: Final = "synchronise the clocks (NTP)"
+
+CURE_OF_LOG: Final = "start its database, or mend `log` in the settings"
+"""What mends that the log cannot be reached."""
+
+_DURABLE: Final[Mapping[str, frozenset[str]]] = {
+    "journal_mode": frozenset({"wal"}),
+    "synchronous": frozenset({"full", "extra"}),
+    "fsync": frozenset({"on"}),
+    "full_page_writes": frozenset({"on"}),
+    "synchronous_commit": frozenset({"on", "local", "remote_write", "remote_apply"}),
+}
+"""What keeps a decision through a crash, by the name of a database's setting."""
+
+
+def find_all(evidence: Evidence, settings: Settings) -> list[Finding]:
+    """Return all that is wrong or not known, as far as was read; the gravest first."""
+    found = [*diagnose(evidence, settings), *find_others(evidence, settings)]
+    return gravest_first(found)
+
+
+def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
+    """Yield what is not about one transaction: sources, participants, outboxes."""
+    if (log := evidence.log) is not None:
+        yield from _not_reached(log, evidence, settings)
+        yield from _clock_set_back(log, evidence.now, settings)
+        yield from _misdirected(evidence, log)
+    for source, why in evidence.unreadable.items():
+        yield _unreadable(source, why, evidence, settings)
+    for name, skew in evidence.skews.items():
+        if abs(skew) > SKEW:
+            source = participant_source(name)
+            ahead = "ahead of" if skew > 0 else "behind"
+            why = (
+                f"its clock is {format_duration(abs(skew))} {ahead} this machine's: "
+                "ages of what is in doubt are by its clock, ages on record by the "
+                "log's, and diagnoses compare them"
+            )
+            yield fault(source, why, _SYNCHRONISE)
+    for name, description in evidence.descriptions.items():
+        source = participant_source(name)
+        said = description.unreachable or description.refused or description.unready
+        if said and source not in evidence.unreadable:
+            yield _unreadable(source, said, evidence, settings)
+        yield from _of_gauges(source, description.gauges, settings)
+    for name, listing in evidence.refused.items():
+        counts = Counter(r.key.transaction.application for r in listing.requests)
+        for application, count in counts.items():
+            requests = format_count(count, "refused request")
+            more = " or more" if listing.more else ""
+            oldest = min(
+                request.since
+                for request in listing.requests
+                if request.key.transaction.application == application
+            )
+            yield Finding(
+                Source(SourceKind.OUTBOX, name, application),
+                FindingKind.REFUSED_REQUESTS,
+                Severity.WARNING,
+                (name,),
+                evidence.now - (listing.now - oldest),
+                listing.now - oldest,
+                None,
+                f"{requests}{more} of {application}: its partner did not take what "
+                "was committed",
+                "agree with the partner, then `tracing-2pc outbox again`, or `drop`",
+            )
+
+
+def fault(
+    source: Source,
+    why: str,
+    cure: str,
+    kind: FindingKind = FindingKind.FAULT,
+) -> Finding:
+    """Return what is wrong with a source, and what mends it."""
+    names = tuple(filter(None, [source.participant]))
+    return Finding(source, kind, Severity.WARNING, names, 0.0, 0.0, None, why, cure)
+
+
+def is_of_another(about: TransactionId | Source, application: str | None) -> bool:
+    """Whether it is about applications only that are not asked for; None is all."""
+    if application is None:
+        return False
+    if isinstance(about, TransactionId) or about.kind is not SourceKind.SCOPE:
+        return about.application not in ("", application)
+    # A token that is bound to what is asked for hides only what is not.
+    return about.application == application
+
+
+# --- what cannot be read -------------------------------------------------------------
+
+_START_DATABASE: Final = "start its database; see its own log"
+
+
+def not_read(name: str, error: str) -> Finding:
+    """Return that a participant did not answer about one transaction."""
+    source, why = participant_source(name), without_participant(name, error)
+    cure = "start it, or mend its address in the settings"
+    return fault(source, why, cure, FindingKind.UNREADABLE)
+
+
+def _unreadable(
+    source: Source, why: str, evidence: Evidence, settings: Settings
+) -> Finding:
+    why = without_participant(source.participant, why)
+    cure = CURE_OF_LOG
+    if source.kind is SourceKind.SCOPE:
+        cure = "a token without an application in its tokens file, if it is to be seen"
+    elif source.kind is SourceKind.RECORDS:
+        cure = "do what it says"
+    elif (of := evidence.descriptions.get(source.participant)) is not None:
+        cure = f"start it, or mend its address ({of.url}) in the settings"
+        if of.refused is not None:
+            cure = "set `token` (TPC_TOKEN) to the operator's word in its tokens file"
+            cure += export_of_token(settings)
+        elif of.unreachable is None:
+            cure = _START_DATABASE
+    return fault(source, why, cure, FindingKind.UNREADABLE)
+
+
+def export_of_token(settings: Settings) -> str:
+    """Return a colon and the command that sets it; empty where it is set elsewhere."""
+    if settings.origin("token") != "default":
+        return ""
+    file = settings.tokens_file or "tokens"
+    return f": export TPC_TOKEN=$(sed -n 's/^operator //p' {file})"
+
+
+def _not_reached(
+    log: LogEvidence, evidence: Evidence, settings: Settings
+) -> Iterator[Finding]:
+    """Yield participants that cannot be asked though the log waits for them.
+
+    A sink of a job's own never has an address, and its driver may be at it: it is named
+    once the decision is older than `safety_interval`, and where others have an address.
+    """
+    before, waiting = evidence.now - settings.safety_interval, dict[str, list[str]]()
+    own_sinks = {name for record in log.records.values() for name in record.own_sinks}
+    for id_, record in log.records.items():
+        if record.decided is not None and record.decided <= before:
+            for name in record.pending:
+                waiting.setdefault(name, []).append(str(id_))
+    for name, ids in waiting.items():
+        if name not in evidence.participants and evidence.participants:
+            more = len(ids) - 1
+            waits = f"{ids[0]} and {more} more wait" if more else f"{ids[0]} waits"
+            why, cure = OWN_SINK if name in own_sinks else NO_ADDRESS
+            source, why = participant_source(name), f"{why}, and {waits} for it"
+            yield fault(source, why, cure, FindingKind.UNREADABLE)
+
+
+def _clock_set_back(
+    log: LogEvidence, now: float, settings: Settings
+) -> Iterator[Finding]:
+    records = log.records.items()
+    steps = {id_: max(r.started, r.decided or 0.0) for id_, r in records}
+    newest = max(steps, key=steps.__getitem__, default=None)
+    if newest is not None and steps[newest] > now + settings.safety_interval:
+        yield fault(
+            Source(SourceKind.CLOCK),
+            f"the last step of {newest} is {format_duration(steps[newest] - now)} "
+            "ahead of this machine's clock: it was set back, or a driver's is wrong; "
+            "until it has caught up, what is younger than that is not diagnosed",
+            _SYNCHRONISE,
+            FindingKind.UNREADABLE,
+        )
+
+
+# --- what a participant has to say of itself -----------------------------------------
+
+
+def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
+    described = evidence.descriptions.values()
+    identities = {d.participant: d.identity for d in described if d.identity}
+    cure = "mend the addresses in `participants`: here, and where the job names them"
+    for name, why in find_misdirected(identities, log.forgotten_by_application):
+        yield fault(participant_source(name), why, cure)
+
+
+def _of_gauges(
+    source: Source, gauges: Mapping[str, float], settings: Settings
+) -> Iterator[Finding]:
+    used = gauges.get("tpc.prepared_slots.used")
+    most = gauges.get("tpc.prepared_slots.max")
+    if used is not None and most is not None and used >= _FULL * most:
+        why = (
+            f"{used:.0f} of {most:.0f} prepared transactions are in use: without a "
+            "free one it votes abort"
+        )
+        cure = "finish what is in doubt, or raise max_prepared_transactions"
+        yield fault(source, why, cure)
+    waits = gauges.get("tpc.outbox.oldest_age", 0.0)
+    if waits >= settings.stuck_after:
+        why = f"the oldest request of its outbox waits for {format_duration(waits)}"
+        cure = "see its own log: its partner does not answer, or is too slow"
+        yield fault(source, why, cure, FindingKind.BACKLOG)
+
+
+# --- what is not as it must be before anything is read -------------------------------
+
+
+def find_in_settings(settings: Settings, problems: Iterable[str]) -> Iterator[Finding]:
+    """Yield what is wrong with settings, and with OpenTelemetry's variables."""
+    if not settings.participants:
+        what = "no participants: nobody can be told a decision from here"
+        cure = 'add participants = {name = "http://…"} to tpc.toml'
+        yield fault(Source(SourceKind.SETTINGS), what, cure)
+    cure = "OpenTelemetry's variables are in the table of docs/settings.md"
+    for problem in problems:
+        yield fault(Source(SourceKind.ENVIRONMENT), problem, cure)
+
+
+def find_in_condition(condition: LogCondition) -> Iterator[Finding]:
+    """Yield what may lose a decision in a crash of the log's database."""
+    for name, value in condition.durability.items():
+        if value.lower() not in _DURABLE[name]:
+            what = f"{name} is {value}: a crash may lose decisions"
+            cure = f"set {name} to {' or '.join(sorted(_DURABLE[name]))}"
+            yield fault(Source(SourceKind.LOG), what, cure)
