@@ -7,6 +7,7 @@ JAVA = JAVA_HOME="$$(tools/java-home)"
 PYTEST = $(BIN)/pytest -n 3
 JAEGER := .cache/jaeger
 OAP := .cache/oap
+KAFKA := .cache/kafka
 AGENT := .cache/stock-agent
 AUTO := .cache/auto-instrumented
 OLDEST := .cache/pyspark-3.5
@@ -19,7 +20,7 @@ N ?= 1
 MINUTES ?= 10
 SEED := $(or $(SEED),$(shell date +%s))
 NIGHTLY := nightly-tests crash chaos fuzz stateful rules counts test-oldest-spark test-cluster \
-	test-jaeger test-skywalking test-dashboards browser test-compose
+	test-jaeger test-skywalking test-dashboards test-brokers browser test-compose
 
 # Makes one target after another and says how long each took. $(2): -k goes on after a failure.
 define timed
@@ -30,7 +31,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 endef
 
 .PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
-	test-jaeger pictures oap stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
+	test-jaeger pictures oap kafka test-brokers stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
 setup: | java .venv/ready
@@ -64,17 +65,17 @@ test-fast: tools  ## without Spark
 	$(PYTEST) -m "not spark and not ci and not nightly" $(ARGS)
 
 ci:  ## what each change must pass: all of `make test`, and each thing that can break
-	@$(call timed,setup tools lint test-ci)
+	@$(call timed,setup tools kafka lint test-ci)
 
-test-ci: tools
-	$(JAVA) $(PYTEST) -m "not nightly" --durations=40 --junitxml=build/ci.xml $(ARGS)
+test-ci: tools kafka
+	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" $(PYTEST) -m "not nightly" --durations=40 --junitxml=build/ci.xml $(ARGS)
 
 nightly:  ## everything else, drawn anew by SEED, part by part: hours
 	@echo "SEED=$(SEED)"
 	@$(call timed,$(NIGHTLY),-k)
 
 nightly-tests: tools compose-plugin
-	$(JAVA) $(PYTEST) -m "nightly and not cluster" --durations=40 --junitxml=build/nightly.xml $(ARGS)
+	$(JAVA) $(PYTEST) -m "nightly and not cluster and not broker" --durations=40 --junitxml=build/nightly.xml $(ARGS)
 
 # Its own sockets are left to the garbage collector there, and it uses what Python deprecates: warnings.
 test-oldest-spark: $(OLDEST)/ready  ## tests/spark on the oldest PySpark that is supported
@@ -137,6 +138,16 @@ $(OAP)/ready: tools/oap/pom.xml
 	@mvn="$$(tools/maven)" && mkdir -p $(OAP) && $(JAVA) "$$mvn" -B -q -f tools/oap/pom.xml \
 		dependency:copy-dependencies -DincludeScope=runtime \
 		-DoutputDirectory="$(CURDIR)/$(OAP)" && touch $@ && echo "loaded $(OAP) in $$SECONDS s"
+
+kafka: $(KAFKA)/ready  ## a Kafka broker: its jars, loaded once
+
+$(KAFKA)/ready: tools/kafka/pom.xml
+	@mvn="$$(tools/maven)" && mkdir -p $(KAFKA) && $(JAVA) "$$mvn" -B -q -f tools/kafka/pom.xml \
+		dependency:copy-dependencies -DincludeScope=runtime \
+		-DoutputDirectory="$(CURDIR)/$(KAFKA)" && touch $@ && echo "loaded $(KAFKA) in $$SECONDS s"
+
+test-brokers: setup kafka  ## the relay at a real Kafka broker, which is killed too
+	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" $(BIN)/pytest -m broker $(ARGS)
 
 stock-agent: $(AGENT)/ready  ## SkyWalking's own agent, in an environment of its own
 

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.branches import records
+from support.branches import ONE, records
 from support.cli import Operator, on_a_terminal
 from support.kinds import refusing_outbox, sqlite_url
-from support.participant import World, end, select
+from support.participant import World, end, keep, select
+from support.relay import Topic, TopicRelay, publisher, relay_world
 from support.spark import serving
 from support.texts import texts
+from support.waiting import PATIENT
+
+from tracing_2pc.outbox.relay import Position
 
 TEXTS = texts("component")
 
@@ -169,3 +173,29 @@ def test_a_person_is_shown_it_and_asked(operator, mailer):
     assert code == 0
     (row,) = select(mailer.resource, "SELECT action FROM outbox_tpc_by_hand")
     assert row == ("drop",)
+
+
+def test_a_relay_that_has_stopped_goes_on_from_a_transaction(
+    operator: Operator, tmp_path: Path
+) -> None:
+    """A person names whole transactions: which of them are in the topic."""
+    topic = Topic()
+    world = relay_world(sqlite_url(tmp_path, "topic"), topic)
+    world.name = "topic"
+    for number in (1, 2, 3):
+        keep(world, f"orders.{number}.1", ONE)
+    topic.position = Position(9, "orders.1.1", "of another store")
+    relay = publisher(world, TopicRelay(topic), PATIENT)
+    relay.turn()
+    with serving(world.app) as url:
+        operator.reach(topic=url)
+        out = operator.out(1, "outbox", "ls", "--participant", "topic")
+        assert out.count(" stopped ") == 3
+        assert "orders.9.1" in operator.says("outbox", "send", "orders.9.1", "--yes")[2]
+        out = operator.out(0, "outbox", "sent", "orders.2.1", *WHY)
+        assert out == "transaction orders.2.1 at topic counts as published\n"
+        assert operator.says("outbox", "ls", "--participant", "topic")[0] == 0
+    while relay.turn() == 0.0:
+        pass
+    assert topic.transactions() == ["orders.3.1"]
+    end(world.resource)

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.branches import records
 from support.cli import Operator
 from support.console import GATE, VIEWER, visitor
-from support.participant import World, end, records, refusing_outbox, sqlite_url
+from support.kinds import refusing_outbox, sqlite_url
+from support.participant import World, end
 from support.spark import serving
 from support.waiting import until
 

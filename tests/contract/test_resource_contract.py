@@ -15,9 +15,11 @@ from faulty_resources import Case, select
 from support.files import Files
 from support.kinds import sqlite_url
 from support.programs import messages
+from support.relay import Topic, TopicRelay
 
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.relay import Message
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.testing import ResourceContract
@@ -100,6 +102,17 @@ class TestOutbox(OfOutbox, OnSqlite):
 @pytest.mark.ci
 class TestOutboxOnPostgresql(OfOutbox, OnPostgresql):
     """The same, on a server."""
+
+
+@pytest.mark.ci
+class TestRelay(OfOutbox, OnSqlite):
+    """Messages for a broker."""
+
+    def make_resource(self, where: str) -> ParticipantEngine:
+        return Outbox(where, TopicRelay(Topic()))
+
+    def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
+        return [json.loads(Message(*stored).value) for stored in super().visible(where)]
 
 
 @pytest.mark.ci

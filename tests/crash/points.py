@@ -7,6 +7,10 @@ import itertools
 
 from crash.kinds import KINDS
 from crash.roles import AFTER_TASKS, BEFORE_TASKS
+from tracing_2pc.core.names import FAILPOINTS
+
+HERE = {point: None for point in FAILPOINTS if not point.startswith("relay.")}.keys()
+"""Failpoints that need no broker; `brokers/` kills at the others."""
 
 OUTSIDE = {
     "log.in_commit": "SQLite: the driver dies in the flush of its decision",

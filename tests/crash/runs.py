@@ -18,10 +18,9 @@ from support.postgres import postgresql
 from crash import databases, oracle, processes, stories
 from crash.kinds import KINDS
 from crash.oracle import Verdict
-from crash.points import SCENARIOS, Scenario, Variant
+from crash.points import HERE, SCENARIOS, Scenario, Variant
 from crash.roles import MIDDLE
 from crash.world import World
-from tracing_2pc.core.names import FAILPOINTS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def every_kind(point: str) -> list[tuple[Scenario, Variant]]:
 
 def points() -> list[str]:
     """Return every point that has a scenario or should have one."""
-    return list(dict.fromkeys([*FAILPOINTS, *(s.point for s in SCENARIOS)]))
+    return list(dict.fromkeys([*HERE, *(s.point for s in SCENARIOS)]))
 
 
 def _judged(world: World) -> Result:

@@ -18,10 +18,9 @@ from support.spark import serving
 
 from crash import databases, oracle, report, source
 from crash.oracle import Places, Record, Verdict
-from crash.points import SCENARIOS, Scenario
+from crash.points import HERE, SCENARIOS, Scenario
 from crash.runs import Result, points
 from participants.partner import Store, create_app
-from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.participant import TaggedRows
@@ -176,8 +175,8 @@ def test_a_request_that_was_not_sent_is_stuck(places):
 
 def test_every_failpoint_has_a_scenario():
     """And a row of the table, so that a new one cannot be forgotten."""
-    assert {s.point for s in SCENARIOS} >= FAILPOINTS.keys()
-    assert set(points()) >= FAILPOINTS.keys()
+    assert {s.point for s in SCENARIOS} >= HERE
+    assert set(points()) >= HERE
 
 
 def test_what_is_not_clean():

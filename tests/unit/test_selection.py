@@ -47,14 +47,15 @@ def test_each_file_is_tried(request, in_ci):
 @pytest.mark.parametrize("point", [*FAILPOINTS, *OUTSIDE])
 def test_each_failpoint_is_tried(in_ci, point):
     """A process is killed there, with one kind of participant at least."""
-    assert [n for n in in_ci if "test_crash.py" in n and n.endswith(f"[{point}]")]
+    file = "test_kafka.py" if point.startswith("relay.") else "test_crash.py"
+    assert [n for n in in_ci if file in n and n.endswith(f"[{point}]")]
 
 
 @pytest.mark.parametrize(
     "kind",
     [
         *("TaggedRows", "TaggedRowsOnPostgresql", "PreparedTransactions"),
-        *("Outbox", "OutboxOnPostgresql", "Files"),
+        *("Outbox", "OutboxOnPostgresql", "Relay", "Files"),
     ],
 )
 def test_each_kind_of_participant_is_tried(in_ci, kind):

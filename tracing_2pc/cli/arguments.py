@@ -55,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+_TRANSACTION = "<application>.<batch>.<attempt>"
+
+
 def _common(default: str | None = None) -> argparse.ArgumentParser:
     """Return the options of every command."""
     common = argparse.ArgumentParser(add_help=False, argument_default=default)
@@ -67,7 +70,7 @@ def _common(default: str | None = None) -> argparse.ArgumentParser:
 
 
 def _add_transaction(command: argparse.ArgumentParser) -> None:
-    command.add_argument("transaction", help="<application>.<batch>.<attempt>")
+    command.add_argument("transaction", help=_TRANSACTION)
 
 
 def _add_yes(command: argparse.ArgumentParser) -> None:
@@ -166,12 +169,19 @@ def _add_outbox(add: Add) -> None:
     ls.add_argument("--dropped", action="store_true", help="those that were dropped")
     again = add_action("again", help="put one back into its queue")
     drop = add_action("drop", help="never send it; it stays on record")
+    send = add_action("send", help="of a relay that has stopped: send it, and the rest")
+    sent = add_action("sent", help="it and all before it are in the topic: go on")
     for action in (again, drop):
         action.add_argument("key", help="<transaction>.<branch>.<row>, as ls shows it")
+    for action in (send, sent):
+        action.add_argument("key", metavar="transaction", help=_TRANSACTION)
+    for action in (again, drop, send, sent):
         about = "one line, kept with the request"
-        action.add_argument("--reason", required=action is drop, default="", help=about)
+        action.add_argument(
+            "--reason", required=action in (drop, sent), default="", help=about
+        )
         _add_yes(action)
-    for action in (ls, again, drop):
+    for action in (ls, again, drop, send, sent):
         action.add_argument("--participant", metavar="NAME", help="only at this one")
 
 

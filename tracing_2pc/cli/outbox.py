@@ -11,7 +11,12 @@ from typing import Any, Final
 from tracing_2pc.cli.acting import perform
 from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.terminal import asking, paint, safe, table
-from tracing_2pc.core.model import QuarantinedRequest, RequestKey, check_application
+from tracing_2pc.core.model import (
+    QuarantinedRequest,
+    RequestKey,
+    TransactionId,
+    check_application,
+)
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RequestState
@@ -21,7 +26,12 @@ from tracing_2pc.inspection.wording import (
     format_duration,
     without_participant,
 )
-from tracing_2pc.operations.acts import act_about_request, find_outboxes
+from tracing_2pc.operations.acts import (
+    OF_RELAY,
+    act_about_request,
+    find_outboxes,
+    find_stop,
+)
 from tracing_2pc.operations.wiring import (
     open_participants,
     participant_named,
@@ -75,7 +85,7 @@ def lines(refused: RefusedRequests, state: RequestState) -> Iterator[str]:
         (
             str(request.key),
             name,
-            str(request.status or "none"),
+            "stopped" if request.is_whole else str(request.status or "none"),
             format_duration(max(0.0, listing.now - request.since)),
             str(request.who if dropped else request.again),
             str(request.reason) if dropped else _beginning(request),
@@ -125,7 +135,7 @@ def items(refused: RefusedRequests) -> Iterator[dict[str, Any]]:
     }
 
 
-# --- again, drop ---------------------------------------------------------------------
+# --- again, drop; send, sent --------------------------------------------------------
 
 
 def _act(
@@ -133,7 +143,10 @@ def _act(
     settings: Settings,
     participants: Mapping[str, RemoteParticipant],
 ) -> int:
-    key = RequestKey.parse(options.key)
+    if options.action in OF_RELAY:
+        key = find_stop(participants, TransactionId.parse(options.key))
+    else:
+        key = RequestKey.parse(options.key)
     names, found = find_outboxes(participants, key)
     asked = {name: participants[name] for name in names}
     act = act_about_request(options.action, key, asked, found, settings)

@@ -10,7 +10,7 @@ from tracing_2pc.console.login import current_session
 from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.core.model import RequestKey
 from tracing_2pc.http.error_responses import Problem
-from tracing_2pc.operations.acts import REQUEST_ACTS, Act, act_about_request
+from tracing_2pc.operations.acts import Act, act_about_request, words_about
 from tracing_2pc.operations.resolve import LONGEST_REASON
 
 
@@ -72,7 +72,7 @@ class RefusedPages(ActingPages):
         at = {participant: sources.participants[participant]}
         return [
             act_about_request(word, key, at, found, sources.settings)
-            for word in REQUEST_ACTS
+            for word in words_about(found)
         ]
 
     def _read(self, participant: str, key: str) -> RequestKey:

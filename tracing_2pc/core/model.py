@@ -384,6 +384,10 @@ class Listing:
         return self.only not in (None, application)
 
 
+WHOLE: Final = 1
+"""The answer of no partner: a relay has stopped before this whole transaction."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuarantinedRequest:
     """A request that an outbox's partner did not take, or that a person has dropped.
@@ -393,7 +397,7 @@ class QuarantinedRequest:
 
     key: RequestKey
     state: RequestState
-    status: int  # the partner's answer; 0 for none
+    status: int  # the partner's answer; 0 for none; or WHOLE
     since: float  # when it was quarantined
     body: str  # its beginning
     length: int  # of the whole body, in characters
@@ -401,6 +405,11 @@ class QuarantinedRequest:
     dropped_at: float | None = None
     who: str | None = None  # dropped it
     reason: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """It stands for a transaction; its body says why the relay has stopped."""
+        return self.status == WHOLE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -370,6 +370,11 @@ FAILPOINTS: Final[dict[str, str]] = {
     "files.before_abort": "the abort has arrived, nothing was removed",
     "outbox.before_call": "a request is next in the queue, the partner knows nothing",
     "outbox.after_call": "the partner has answered, nothing of it is recorded",
+    "relay.after_fence": "whoever published before cannot any more, nothing is read",
+    "relay.before_publish": "a publication is begun, the broker knows nothing",
+    "relay.before_position": "the broker has its records, and no position",
+    "relay.before_commit": "it has the position, too, and no reader sees anything",
+    "relay.before_confirm": "readers see it, nothing is confirmed",
 }
 """Points at which `tracing_2pc.core.failpoints` can kill a process, for tests and the
 demo: what holds there."""

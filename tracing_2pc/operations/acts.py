@@ -258,14 +258,36 @@ STATE_WORDS: Final = {
 }
 """What has become of a request that a person has decided about."""
 
-AGAIN: Final = "again"
 REQUEST_ACTS: Final = {
-    AGAIN: "goes back into its queue with the same idempotency key, before what is not "
-    "sent yet; what was sent meanwhile has overtaken it",
+    "again": "goes back into its queue with the same idempotency key, before what is "
+    "not sent yet; what was sent meanwhile has overtaken it",
     "drop": "will never be sent; it stays on record at the participant, with your name "
     "and reason",
 }
 """What each word of `tracing-2pc outbox` does to one request."""
+
+OF_RELAY: Final = {
+    "send": "is published next, then what is after it; what is before it is in the "
+    "topic. What is in there already, readers would see twice",
+    "sent": "counts as published, as does all that is before it: what is not in the "
+    "topic, readers never see",
+}
+"""What each word does to a whole transaction, where a relay has stopped."""
+
+_EFFECTS: Final = {**REQUEST_ACTS, **OF_RELAY}
+_TITLES: Final = {
+    "again": "Send again",
+    "drop": "Drop",
+    "send": "Publish from here on",
+    "sent": "Publish what is after it",
+}
+_MOST_WAITING: Final = 100_000
+"""Transactions of an application that may wait behind a relay that has stopped."""
+
+
+def words_about(found: QuarantinedRequest | None) -> Mapping[str, str]:
+    """Return what can be done about it: each word, and what that does."""
+    return OF_RELAY if found is not None and found.is_whole else REQUEST_ACTS
 
 
 def act_about_request(
@@ -277,16 +299,19 @@ def act_about_request(
 ) -> Act:
     """Return what can be done about a request that an outbox's partner refused.
 
-    It is done at the first of the participants that knows the request. `found` is None
-    where it is not among those that were refused.
+    Or about a transaction at which a relay has stopped, by `OF_RELAY`'s words. It is
+    done at the first of the participants that knows the request. `found` is None where
+    it is not among those that were refused.
     """
-    names, safe = list(participants), word == AGAIN
+    names, is_whole = list(participants), word in OF_RELAY
+    sends, needs_reason = word in ("again", "send"), word in ("drop", "sent")
+    about = f"transaction {key.transaction}" if is_whole else f"request {key}"
 
     def run(who: str, reason: str) -> Done:
         with _naming_whose_token(settings):
             for name in names:
                 outbox = _outbox_of(participants[name])
-                carry_out = outbox.send_again if safe else outbox.drop_request
+                carry_out = outbox.send_again if sends else outbox.drop_request
                 try:
                     state = carry_out(key, who=who, reason=reason)
                     break
@@ -295,22 +320,46 @@ def act_about_request(
                         raise
         count_operator_action(word)
         item = {"key": str(key), "participant": name, "state": str(state)}
-        return Done(f"request {key} at {name} {STATE_WORDS[state]}", item)
+        became = "is published next" if sends else "counts as published"
+        became = became if is_whole else STATE_WORDS[state]
+        return Done(f"{about} at {name} {became}", item)
 
-    command = f"tracing-2pc outbox {word} {key} --participant {names[0]}"
-    command += "" if safe else " --reason …"
+    command = f"tracing-2pc outbox {word} {key.transaction if is_whole else key}"
+    command += f" --participant {names[0]}{' --reason …' if needs_reason else ''}"
     gone = "it was sent again or dropped, or never was there"
     return Act(
         word,
-        "Send again" if safe else "Drop",
-        Action(command, safe=safe, effect=REQUEST_ACTS[word]),
-        str(key.row),
-        "the row's number",
+        _TITLES[word],
+        Action(
+            command, safe=word == "again", effect={**REQUEST_ACTS, **OF_RELAY}[word]
+        ),
+        str(key.batch if is_whole else key.row),
+        "the batch number" if is_whole else "the row's number",
         run,
         facts=tuple(facts_of(names[0], found)) if found else (),
-        needs_reason=not safe,
+        needs_reason=needs_reason,
         seen=(names[0], *dataclasses.astuple(found)) if found else (),
         gone="" if found else f"no refused request {key} is at {names[0]}: {gone}",
+    )
+
+
+def find_stop(
+    participants: Mapping[str, RemoteParticipant], transaction: TransactionId
+) -> RequestKey:
+    """Return the key by which a relay that has stopped lists a transaction.
+
+    Raises:
+        ConfigurationError: no relay lists it.
+    """
+    refused = list_refused(participants, transaction.application, limit=_MOST_WAITING)
+    for listing in refused.listings.values():
+        for request in listing.requests:
+            if request.is_whole and request.key.transaction == transaction:
+                return request.key
+    unread = "".join(f"; {why}" for why in refused.unreadable.values())
+    raise ConfigurationError(
+        f"no relay has stopped before transaction {transaction}: `tracing-2pc outbox "
+        f"ls` shows where{unread}"
     )
 
 
@@ -371,8 +420,11 @@ def facts_of(name: str, found: QuarantinedRequest) -> Iterator[tuple[str, str]]:
     yield "Application", found.key.transaction.application
     yield "Batch", str(found.key.batch)
     yield "Refused", format_time(found.since)
-    answer = f"answered {found.status}" if found.status else "no answer"
-    yield "The partner", answer
+    if found.is_whole:
+        yield "The relay", "has stopped"
+    else:
+        answer = f"answered {found.status}" if found.status else "no answer"
+        yield "The partner", answer
     yield "Sent again by hand", format_count(found.again, "time")
     length = format_count(found.length, "character")
     cut = f"the beginning of {length}: " if found.length > len(found.body) else ""

@@ -14,10 +14,15 @@ from tracing_2pc.core.model import RequestKey
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.outbox.partner import Partner
 from tracing_2pc.outbox.partner_request import MakeRequest, made_by
+from tracing_2pc.outbox.publications import Publications
+from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.quarantine import Quarantine
 from tracing_2pc.outbox.queue import Queue
-from tracing_2pc.outbox.records import json_records
+from tracing_2pc.outbox.records import json_records, read_records
+from tracing_2pc.outbox.relay import Relay
 from tracing_2pc.outbox.sender import Sender
+from tracing_2pc.outbox.stopped_relay import StoppedRelay
+from tracing_2pc.outbox.turns import Turns
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload
@@ -39,7 +44,10 @@ _CHUNK: Final = 1_000
 
 
 class Outbox(ParticipantEngine):
-    """Sends each committed record to a partner, such as `HttpPartner`.
+    """Sends each committed record to a partner, such as `HttpPartner`, or to a relay.
+
+    A relay, such as `KafkaRelay`, takes each transaction whole or not at all, once,
+    whatever crashes; it says what may be relied on. The rest is about partners.
 
     *Committed* means durably accepted for sending. One sender for all processes that
     share the database sends one request at a time: applications take turns, each in
@@ -66,7 +74,7 @@ class Outbox(ParticipantEngine):
 
     Args:
         url: database URL, as for `TaggedRows`.
-        partner: where the requests go.
+        partner: where the requests go; or a relay, whose records go to a broker.
         name: prefix of the tables; one per partner in a database.
         lease: seconds after which another process takes over from a silent sender; by
             default 30, or three times what a call to the partner may wait.
@@ -80,27 +88,43 @@ class Outbox(ParticipantEngine):
     def __init__(
         self,
         url: str,
-        partner: Partner,
+        partner: Partner | Relay,
         *,
         name: str = "outbox",
         lease: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        least = 3 * partner.longest
+        # The broker of a relay fences who had the lease before.
+        longest = 0.0 if isinstance(partner, Relay) else partner.longest
+        least = 3 * longest
         if lease is not None and lease < least:
             raise ConfigurationError(
                 f"lease ({lease:g} s) must be at least three times the partner's "
-                f"timeout ({partner.longest:g} s): a request must end within it"
+                f"timeout ({longest:g} s): a request must end within it"
             )
-        tables, database = Tables("outbox", check_prefix(name)), open_database(url)
+        lease = lease or max(_LEASE, least)
+        kind = "relay" if isinstance(partner, Relay) else "outbox"
+        tables = Tables(kind, check_prefix(name))
+        database = open_database(url)
         journal = Journal(tables, database, clock)
         self._name = name
-        self._queue = Queue(tables, database, clock, partner.bulk)
-        self._quarantine = Quarantine(self._queue, clock)
-        self._sender = Sender(self._queue, partner, lease or max(_LEASE, least))
+        self._queue: Queue
+        self._quarantine: Quarantine
+        self._sender: Turns
+        table: _RequestTable
+        if isinstance(partner, Relay):
+            self._queue = publications = Publications(tables, database, clock)
+            self._quarantine = StoppedRelay(publications, clock)
+            self._sender = Publisher(publications, partner, lease)
+            table = _MessageTable(publications.request.name, partner)
+        else:
+            self._queue = Queue(tables, database, clock, partner.bulk)
+            self._quarantine = Quarantine(self._queue, clock)
+            self._sender = Sender(self._queue, partner, lease)
+            table = _PartnerTable(self._queue.request.name, partner)
         store = TaggedBranches(
             journal,
-            _RequestTable(self._queue.request.name, partner),
+            table,
             set_up=self._queue.set_up,
             committed=self._queue.add,
             gauges=self._queue.gauges,
@@ -188,27 +212,19 @@ class Outbox(ParticipantEngine):
 
 
 class _RequestTable:
-    """Where prepare writes records, each as a request (`loader.RecordTable`)."""
+    """Where prepare writes records, each as a text (`loader.RecordTable`)."""
 
-    def __init__(self, name: str, partner: Partner) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._partner = partner
 
     def receive(self, upload: BranchUpload) -> Source:
-        # A checked body is read twice.
-        if self._partner.checks:
-            return upload.journal.database.spool(upload.body)
         return upload.receive()
 
     def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
-        if self._partner.checks:
-            for chunk in in_slices(json_records(source, upload.ref.rows), _CHUNK):
-                self._partner.check(chunk)
-            source.rewind()
-        records: Iterator[str] = json_records(source, upload.ref.rows)
-        if (make := self._partner.request) is not None:
-            records = _made(make, records, upload)
-        return Arriving(None, in_slices(records, _CHUNK))
+        return Arriving(None, in_slices(self._texts(source, upload), _CHUNK))
+
+    def _texts(self, source: Source, upload: BranchUpload) -> Iterator[str]:
+        raise NotImplementedError
 
     def records(
         self, connection: Connection, arriving: Arriving, upload: BranchUpload
@@ -218,6 +234,42 @@ class _RequestTable:
 
     def refused(self) -> None:
         pass
+
+
+class _PartnerTable(_RequestTable):
+    """The text of a record is a request."""
+
+    def __init__(self, name: str, partner: Partner) -> None:
+        super().__init__(name)
+        self._partner = partner
+
+    def receive(self, upload: BranchUpload) -> Source:
+        # A checked body is read twice.
+        if self._partner.checks:
+            return upload.journal.database.spool(upload.body)
+        return super().receive(upload)
+
+    def _texts(self, source: Source, upload: BranchUpload) -> Iterator[str]:
+        if self._partner.checks:
+            for chunk in in_slices(json_records(source, upload.ref.rows), _CHUNK):
+                self._partner.check(chunk)
+            source.rewind()
+        records = json_records(source, upload.ref.rows)
+        if (make := self._partner.request) is None:
+            return records
+        return _made(make, records, upload)
+
+
+class _MessageTable(_RequestTable):
+    """The text of a record is a message, as it will be sent."""
+
+    def __init__(self, name: str, relay: Relay) -> None:
+        super().__init__(name)
+        self._relay = relay
+
+    def _texts(self, source: Source, upload: BranchUpload) -> Iterator[str]:
+        records = read_records(source, upload.ref.rows)
+        return (message.to_text() for message in self._relay.check(records))
 
 
 def _made(

@@ -85,6 +85,7 @@ class Queue:
         database: where they are.
         clock: Unix seconds.
         bulk: requests that may be sent together.
+        columns: what else the queue says of a branch.
     """
 
     def __init__(
@@ -93,8 +94,10 @@ class Queue:
         database: Database,
         clock: Callable[[], float],
         bulk: int = 1,
+        *columns: sa.Column[Any],
     ) -> None:
         self.bulk = bulk
+        self.name = tables.name
         self._tables = tables
         self._database = database
         self._clock = clock
@@ -115,6 +118,7 @@ class Queue:
             sa.Column("tag", TAG, nullable=False),
             sa.Column("carrier", sa.Text, nullable=False),
             sa.Column("committed", sa.Float(53), nullable=False),
+            *columns,
         )
         self.quarantine = tables.add(
             "quarantine",
@@ -172,7 +176,12 @@ class Queue:
         )
         for branch in kept:
             task = dataclasses.asdict(branch.ref.branch)
-            connection.execute(insert.values(**task, tag=branch.tag))
+            more = self._more(branch)
+            connection.execute(insert.values(**task, tag=branch.tag, **more))
+
+    def _more(self, branch: BranchRow) -> dict[str, Any]:
+        """Return what is in the further columns."""
+        return {}
 
     def hold(self, holder: str, seconds: float) -> Lease:
         """Take or renew the lease, by the database's clock."""
@@ -240,9 +249,7 @@ class Queue:
         task = BranchId(branch.partition, branch.task_attempt)
         carrier = carrier_from_json(branch.carrier)
         return [
-            Request(
-                branch.tag, row, body, transaction, task, carrier, self._tables.name
-            )
+            Request(branch.tag, row, body, transaction, task, carrier, self.name)
             for row, body in rows
         ]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -14,8 +14,20 @@ from tracing_2pc.core.errors import MalformedError, RefusalError
 from tracing_2pc.participant.body import Source
 
 
+class Record(NamedTuple):
+    """A record by column, and as one JSON object."""
+
+    values: Mapping[str, Any]
+    text: str
+
+
 def json_records(source: Source, rows: int) -> Iterator[str]:
-    """Read so many records, as JSON objects.
+    """Read so many records, as JSON objects; `read_records` says what it raises."""
+    return (record.text for record in read_records(source, rows))
+
+
+def read_records(source: Source, rows: int) -> Iterator[Record]:
+    """Read so many records, as JSON objects too.
 
     Times are ISO 8601, decimals are text, bytes are base64, maps are objects.
 
@@ -25,11 +37,11 @@ def json_records(source: Source, rows: int) -> Iterator[str]:
     """
     for record in _read(source, rows):
         try:
-            text = json.dumps(record, default=_plain, allow_nan=False)
+            text = json.dumps(record, default=plain_text_of, allow_nan=False)
         except (TypeError, ValueError):
             bad = [name for name, value in record.items() if not _is_json(value)]
             raise _no_json(bad) from None
-        yield text
+        yield Record(record, text)
 
 
 def _read(source: Source, rows: int) -> Iterator[dict[str, Any]]:
@@ -82,7 +94,7 @@ def _is_read(column: pa.Array) -> bool:
 
 def _is_json(value: Any) -> bool:
     try:
-        json.dumps(value, default=_plain, allow_nan=False)
+        json.dumps(value, default=plain_text_of, allow_nan=False)
     except (TypeError, ValueError):
         return False
     return True
@@ -101,7 +113,8 @@ def _no_json(columns: Sequence[str]) -> RefusalError:
     )
 
 
-def _plain(value: Any) -> str:
+def plain_text_of(value: Any) -> str:
+    """Say in text what JSON has no form for."""
     if isinstance(value, uuid.UUID):
         return str(value)
     text = content.plain_text(value)

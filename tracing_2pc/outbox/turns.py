@@ -104,6 +104,7 @@ class Turns(abc.ABC):
         try:
             return self._take_turn()
         except LeaseLostError:
+            self._held = -float("inf")  # ask again, however short ago it was held
             return 0.0
 
     def _hold(self) -> Lease:

@@ -1,0 +1,1 @@
+"""The relay at a real broker: `make test-brokers`."""

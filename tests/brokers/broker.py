@@ -1,0 +1,134 @@
+"""A real Kafka broker of one node, which is killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from support.waiting import ANSWERED, AT_LAST, SOON, until
+
+START = Path(__file__).parents[2] / "tools" / "kafka" / "start"
+
+
+class Seen(NamedTuple):
+    """A record as a reader has it."""
+
+    partition: int
+    key: bytes | None
+    value: bytes
+    headers: Mapping[str, str]
+
+
+class Broker:
+    """One node, in a folder.
+
+    Args:
+        folder: of its data.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ports = _free_ports(2)
+        self.address = f"127.0.0.1:{self._ports[0]}"
+        self._names = (f"topic{n}" for n in itertools.count(1))
+        self.admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        ports = map(str, self._ports)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [START, self.folder, *ports], stdout=log, stderr=log
+            )
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
+        with contextlib.suppress(KafkaException):
+            return bool(self.admin.list_topics(timeout=SOON).brokers)
+        return False
+
+    def kill(self) -> None:
+        """Kill it; what was not flushed is in the system's memory still."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(AT_LAST)
+
+    def topic(self, partitions: int = 3, **config: str) -> str:
+        """Make a topic of this test's own; dots in names are underscores here."""
+        name = next(self._names)
+        config = {key.replace("_", "."): value for key, value in config.items()}
+        topic = NewTopic(name, partitions, config=config)
+        self.admin.create_topics([topic])[name].result(AT_LAST)
+        until(lambda: name in self.admin.list_topics(timeout=ANSWERED).topics)
+        return name
+
+    def configure(self, topic: str, **config: str) -> None:
+        """Alter a topic."""
+        config = {key.replace("_", "."): value for key, value in config.items()}
+        resource = ConfigResource("topic", topic, set_config=config)
+        self.admin.alter_configs([resource])[resource].result(AT_LAST)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        self.admin.delete_topics([topic])[topic].result(AT_LAST)
+        until(lambda: topic not in self.admin.list_topics(timeout=ANSWERED).topics)
+
+    def read(self, topic: str, isolation: str = "read_committed") -> list[Seen]:
+        """Read a topic from its beginning to the end that readers have."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": "readers",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+            }
+        )
+        with contextlib.closing(consumer):
+            found = consumer.list_topics(topic, timeout=ANSWERED).topics[topic]
+            left = set(found.partitions)
+            consumer.assign([TopicPartition(topic, number, 0) for number in left])
+            seen = []
+            while left:
+                message = until(lambda: consumer.poll(ANSWERED))
+                if message.error() is None:
+                    seen.append(_seen(message))
+                else:
+                    assert message.error().code() == KafkaError._PARTITION_EOF
+                    left.discard(message.partition())
+        return seen
+
+
+def _seen(message: Any) -> Seen:
+    headers = {name: text.decode() for name, text in message.headers()}
+    return Seen(message.partition(), message.key(), message.value(), headers)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Broker]:
+    """Run a broker."""
+    broker = Broker(folder)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        if broker._process is not None:
+            broker.kill()

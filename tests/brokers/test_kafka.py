@@ -1,0 +1,237 @@
+"""The relay at a real Kafka broker: who reads committed sees each record once."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.branches import ONE, Branch, orders, records
+from support.databases import url
+from support.kinds import sqlite_url
+from support.participant import World, database_of, end, keep
+from support.texts import texts
+from support.waiting import AT_LAST, until
+
+from brokers.broker import Broker, Seen
+from tracing_2pc.core.names import FAILPOINTS
+from tracing_2pc.kafka import KafkaRelay
+from tracing_2pc.outbox import Outbox
+
+__all__ = ["url"]
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(
+        not os.environ.get("TPC_KAFKA"), reason="asked by `make test-brokers`"
+    ),
+]
+POINTS = [point for point in FAILPOINTS if point.startswith("relay.")]
+TEXTS = texts("kafka")
+MURMUR2 = {"21": -973932308, "foobar": -790332482, "abc": 479470107}
+"""Of Kafka's own tests: the hash by which Java's clients place a key."""
+
+
+def outbox(url: str, relay: KafkaRelay) -> World:
+    """An outbox; what publishes is a process of its own."""
+    resource = Outbox(url, relay)
+    resource.start = lambda: None  # type: ignore[method-assign]
+    return World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    return broker.topic()
+
+
+@pytest.fixture
+def world(broker: Broker, topic: str, tmp_path: Path) -> Iterator[World]:
+    relay = KafkaRelay(broker.address, topic=topic, key="id")
+    world = outbox(sqlite_url(tmp_path), relay)
+    yield world
+    end(world.resource)
+
+
+def publishing(
+    broker: Broker, topic: str, folder: Path, point: str = "", word: str = "KILL"
+) -> subprocess.Popen[bytes]:
+    """Start a process that publishes all there is, or is stopped at a point."""
+    fired = folder / f"fired {len(list(folder.iterdir()))}"
+    armed = {
+        "TPC_FAILPOINT": point,
+        "TPC_FAILPOINT_FILE": str(fired),
+        "TPC_FAILPOINT_SIGNAL": word,
+    }
+    about = [sqlite_url(folder), broker.address, topic]
+    return subprocess.Popen(
+        [sys.executable, "-m", "brokers.publish", *about],
+        env=os.environ | (armed if point else {}),
+        cwd=Path(__file__).parents[1],
+        start_new_session=True,
+    )
+
+
+def publish(broker: Broker, topic: str, folder: Path) -> None:
+    assert publishing(broker, topic, folder).wait(AT_LAST) == 0
+
+
+def assert_once(seen: list[Seen], *batches: int) -> None:
+    """Each record once; and each partition has one publication after the other."""
+    keys = collections.Counter(one.headers["tpc-key"] for one in seen)
+    assert keys == {f"orders.{b}.1.0.1.{row}": 1 for b in batches for row in range(3)}
+    for number in {one.partition for one in seen}:
+        order = [o.headers["tpc-transaction"] for o in seen if o.partition == number]
+        assert order == sorted(order)
+
+
+@pytest.mark.ci
+def test_a_key_is_where_javas_clients_put_it(
+    broker: Broker, topic: str, world: World, tmp_path: Path
+) -> None:
+    """And the record is what was prepared, with its headers."""
+    branch = records(id=[*MURMUR2, None], amount=[1, 2, 3, 4])
+    keep(world, "orders.1.1", branch)
+    publish(broker, topic, tmp_path)
+    seen = {one.key and one.key.decode(): one for one in broker.read(topic)}
+    for key, number in MURMUR2.items():
+        assert seen[key].partition == (number & 0x7FFFFFFF) % 3
+    assert json.loads(seen[None].value) == {"id": None, "amount": 4}
+    assert set(seen["abc"].headers) == {
+        *("tpc-key", "tpc-transaction", "traceparent", "tracestate"),
+    }
+
+
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(p, marks=pytest.mark.ci) for p in POINTS],
+)
+def test_a_relay_is_killed(
+    broker: Broker, topic: str, world: World, tmp_path: Path, point: str
+) -> None:
+    """At the second publication, and again at the one after: each is there once."""
+    for number in (1, 2, 3, 4):
+        keep(world, f"orders.{number}.1", ONE)
+    for times in (1, 2):
+        armed = point if point == "relay.after_fence" else f"{point}:{times}"
+        killed = publishing(broker, topic, tmp_path, armed)
+        assert killed.wait(AT_LAST) == -signal.SIGKILL
+    publish(broker, topic, tmp_path)
+    assert_once(broker.read(topic), 1, 2, 3, 4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", POINTS)
+def test_a_relay_sleeps_beside_its_successor(
+    broker: Broker, topic: str, world: World, tmp_path: Path, point: str
+) -> None:
+    """It wakes up fenced: nothing of it is seen, and nothing on record changes."""
+    for number in (1, 2):
+        keep(world, f"orders.{number}.1", ONE)
+    slept = publishing(broker, topic, tmp_path, point, "STOP")
+    os.waitid(os.P_PID, slept.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    publish(broker, topic, tmp_path)
+    keep(world, "orders.3.1", ONE)
+    os.killpg(slept.pid, signal.SIGCONT)
+    assert slept.wait(AT_LAST) == 0
+    assert_once(broker.read(topic), 1, 2, 3)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", ["relay.before_position", "relay.before_commit"])
+def test_the_broker_is_killed(
+    broker: Broker, topic: str, world: World, tmp_path: Path, point: str
+) -> None:
+    """While a transaction is open there: a relay waits for it, and goes on."""
+    for number in (1, 2, 3):
+        keep(world, f"orders.{number}.1", ONE)
+    slept = publishing(broker, topic, tmp_path, point, "STOP")
+    os.waitid(os.P_PID, slept.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    broker.kill()
+    os.killpg(slept.pid, signal.SIGCONT)
+    broker.start()
+    assert slept.wait(AT_LAST) == 0
+    assert_once(broker.read(topic), 1, 2, 3)
+
+
+@pytest.mark.ci
+def test_a_store_that_was_put_back_is_seen(
+    broker: Broker, topic: str, world: World, tmp_path: Path
+) -> None:
+    """By the position at the broker; nothing is published a second time."""
+    keep(world, "orders.1.1", ONE)
+    file = Path(str(database_of(world.resource).engine.url.database))
+    database_of(world.resource).engine.dispose()
+    shutil.copy(file, tmp_path / "copy")
+    publish(broker, topic, tmp_path)
+    for path in tmp_path.glob(f"{file.name}*"):
+        path.unlink()
+    shutil.copy(tmp_path / "copy", file)
+    again = publishing(broker, topic, tmp_path)
+    try:
+        until(lambda: world.resource.gauges()["tpc.outbox.stopped"])
+    finally:
+        again.kill()
+        again.wait(AT_LAST)
+    assert_once(broker.read(topic), 1)
+
+
+@pytest.mark.ci
+def test_what_cannot_be_sent_is_a_vote_to_abort(broker: Broker, tmp_path: Path) -> None:
+    """It names column and cause."""
+    small = broker.topic(max_message_bytes="10000")
+
+    def vote(relay: KafkaRelay, branch: Branch, name: str) -> str:
+        world = outbox(sqlite_url(tmp_path, name), relay)
+        answer = world.prepare("orders.1.1", branch)
+        end(world.resource)
+        assert (answer.status_code, answer.json["vote"]) == (409, "abort")
+        return str(answer.json["detail"])
+
+    at = broker.address
+    large = records(id=[1], note=["x" * 10_000])
+    detail = vote(KafkaRelay(at, topic=small), large, "large")
+    assert TEXTS["too large"].format(topic=small) in detail
+    missing = KafkaRelay(at, topic="missing")
+    assert TEXTS["no topic"] in vote(missing, large, "missing")
+    assert "missing" not in broker.admin.list_topics(timeout=AT_LAST).topics
+    keyless = KafkaRelay(at, topic=small, key="shop")
+    assert TEXTS["no column"] in vote(keyless, large, "keyless")
+
+
+@pytest.mark.nightly
+def test_a_topic_that_is_deleted_holds_back_its_application_only(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """What was committed waits, in order, until the topic is there again."""
+    gone, there = broker.topic(), broker.topic()
+    relay = KafkaRelay(
+        broker.address, topic=lambda record: gone if record["id"] < 4 else there
+    )
+    world = outbox(sqlite_url(tmp_path), relay)
+    keep(world, "orders.1.1", ONE)
+    keep(world, "others.1.1", Branch(orders(4), 1))
+    broker.delete(gone)
+    process = publishing(broker, there, tmp_path)
+    until(lambda: len(broker.read(there)) == 1)
+    assert world.visible() == 3
+    process.kill()
+    process.wait(AT_LAST)
+    end(world.resource)
+
+
+@pytest.mark.nightly
+def test_a_large_batch(
+    broker: Broker, topic: str, world: World, tmp_path: Path
+) -> None:
+    """Is one publication, read page by page."""
+    keep(world, "orders.1.1", Branch(orders(*range(100_000)), 100_000))
+    publish(broker, topic, tmp_path)
+    keys = {one.headers["tpc-key"] for one in broker.read(topic)}
+    assert len(keys) == 100_000

@@ -1,0 +1,324 @@
+"""A relay: each transaction is at its broker whole and once, in order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.branches import ONE, OTHER, TRACE, TWIN, Branch, orders, records
+from support.databases import url
+from support.kinds import sqlite_url
+from support.participant import World, database_of, end, keep
+from support.relay import (
+    CrashError,
+    Topic,
+    TopicRelay,
+    expire,
+    publisher,
+    relay_world,
+    stored,
+)
+from support.texts import texts
+from support.waiting import PATIENT
+
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
+from tracing_2pc.core.model import BranchId, RequestKey, TransactionId
+from tracing_2pc.core.states import Refusal, RequestState
+from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.outbox import Outbox, publications
+from tracing_2pc.outbox import publisher as turns
+from tracing_2pc.participant.requests import RequestOrder, RequestQuery
+
+__all__ = ["url"]
+
+LEASE = 3 * PATIENT
+STEPS = ("fenced", "begun", "produced", "committed")
+TEXTS = texts("relay")
+
+
+def at(step: str, deed: Any) -> Any:
+    """Do something once, at a step of the relay."""
+    left = [step]
+
+    def do(reached: str, about: Any) -> None:
+        if reached in left and (reached == "fenced" or about.transaction is not None):
+            left.remove(reached)
+            deed()
+
+    return do
+
+
+def crash() -> None:
+    raise CrashError
+
+
+def batches(world: World, *numbers: int, application: str = "orders") -> None:
+    for number in numbers:
+        keep(world, f"{application}.{number}.1", ONE)
+
+
+def all_turns(one: Any) -> None:
+    """Take turns until there is nothing to do now."""
+    while one.turn() == 0.0:
+        pass
+
+
+def order(transaction: str) -> RequestOrder:
+    key = RequestKey(TransactionId.parse(transaction), BranchId(0, 0), 0)
+    return RequestOrder(key, "participant", "ada", "looked")
+
+
+def listed(world: World) -> list[tuple[str, str]]:
+    """What a person is shown, while the relay has stopped."""
+    query = RequestQuery(None, None, RequestState.QUARANTINED, (0.0, ""), 100)
+    page = world.resource.list_requests(query)
+    return [(str(r.key.transaction), r.body) for r in page.requests]
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic()
+
+
+@pytest.fixture
+def world(url: str, topic: Topic) -> Any:
+    world = relay_world(url, topic, lease=LEASE)
+    yield world
+    end(world.resource)
+
+
+def test_a_transaction_is_one_publication(world: World, topic: Topic) -> None:
+    """With all of its branches that were chosen, in order, and its headers."""
+    chosen = Branch(orders(7, 8), 2, "1.0")
+    for branch in (ONE, TWIN, chosen):
+        assert world.prepare("orders.1.1", branch).status_code == 200
+    assert world.commit("orders.1.1", ONE, chosen).status_code == 200
+    batches(world, 2)
+    assert (world.visible(), topic.seen) == (8, [])
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    first, second = topic.seen
+    assert [json.loads(m.value)["id"] for m in first] == [1, 2, 3, 7, 8]
+    assert [dict(m.headers)["tpc-key"] for m in first] == [
+        *("orders.1.1.0.1.0", "orders.1.1.0.1.1", "orders.1.1.0.1.2"),
+        *("orders.1.1.1.0.0", "orders.1.1.1.0.1"),
+    ]
+    headers = dict(second[0].headers)
+    assert headers["tpc-transaction"] == "orders.2.1"
+    assert headers["traceparent"] == TRACE["traceparent"]
+    assert topic.position[:2] == (2, "orders.2.1")
+    assert (world.visible(), stored(world, "outbox_tpc_queue")) == (0, 0)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_it_is_there_once_wherever_its_process_ends(
+    world: World, topic: Topic, step: str
+) -> None:
+    """Its successor reads at the broker whether it is in."""
+    batches(world, 1, 2, 3)
+    killed = publisher(world, TopicRelay(topic, at(step, crash)), LEASE)
+    with pytest.raises(CrashError):
+        all_turns(killed)
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    assert topic.transactions() == ["orders.1.1", "orders.2.1", "orders.3.1"]
+    assert [len(messages) for messages in topic.seen] == [3, 3, 3]
+    assert world.visible() == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_it_is_there_once_if_a_relay_sleeps_beside_its_successor(
+    world: World, topic: Topic, step: str
+) -> None:
+    """Wherever it falls asleep: it wakes up fenced, and changes nothing on record."""
+    batches(world, 1, 2)
+    successor = publisher(world, TopicRelay(topic), LEASE)
+
+    def sleep() -> None:
+        expire(world)
+        all_turns(successor)
+        batches(world, 3)
+
+    slept = publisher(world, TopicRelay(topic, at(step, sleep)), LEASE)
+    all_turns(slept)
+    all_turns(successor)
+    assert topic.transactions() == ["orders.1.1", "orders.2.1", "orders.3.1"]
+    assert listed(world) == []
+
+
+def test_what_a_broker_refuses_waits_in_order_and_others_go_on(
+    world: World, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it was read that it is not in."""
+    monkeypatch.setattr(turns.random, "uniform", lambda _, most: most)
+    batches(world, 1, 2)
+    batches(world, 5, application="others")
+
+    def refuse(step: str, about: Any) -> None:
+        if refuses and step == "produced" and about.transaction is not None:
+            assert about.transaction.application != "orders", "not authorised"
+
+    refuses = True
+    relay = publisher(world, TopicRelay(topic, refuse), LEASE)
+    monkeypatch.setattr(turns, "FIRST_PAUSE", PATIENT)
+    monkeypatch.setattr(turns, "LONGEST_PAUSE", PATIENT)
+    all_turns(relay)
+    assert topic.transactions() == ["others.5.1"]
+    refuses = False
+    relay._failed.clear()
+    all_turns(relay)
+    assert topic.transactions() == ["others.5.1", "orders.1.1", "orders.2.1"]
+
+
+def test_what_cannot_be_sent_is_a_vote_to_abort(world: World) -> None:
+    answer = world.prepare("orders.1.1", records(id=[1], amount=[-1]))
+    assert (answer.status_code, answer.json["vote"]) == (409, "abort")
+    assert TEXTS["the column"] in answer.json["detail"]
+
+
+def test_a_position_that_cannot_be_read_is_not_now(world: World, topic: Topic) -> None:
+    """Without end, and with its age; nothing is guessed."""
+    batches(world, 1)
+    topic.is_readable = False
+    relay = publisher(world, TopicRelay(topic), LEASE)
+    assert relay.turn() > 0
+    assert relay.turn() > 0
+    _, rows = world.resource._queue.positions()
+    assert "unreadable" in rows
+    topic.is_readable = True
+    all_turns(relay)
+    assert topic.transactions() == ["orders.1.1"]
+    _, rows = world.resource._queue.positions()
+    assert set(rows) == {"confirmed"}
+
+
+def test_a_position_that_is_gone_is_written_anew_while_nothing_is_open(
+    world: World, topic: Topic
+) -> None:
+    batches(world, 1)
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    topic.position = None
+    batches(world, 2)
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    assert topic.transactions() == ["orders.1.1", "orders.2.1"]
+
+
+def test_a_position_that_is_gone_while_something_is_open_stops_the_relay(
+    world: World, topic: Topic
+) -> None:
+    batches(world, 1)
+    with pytest.raises(CrashError):
+        all_turns(publisher(world, TopicRelay(topic, at("produced", crash)), LEASE))
+    topic.position = None
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    assert [transaction for transaction, _ in listed(world)] == ["orders.1.1"]
+    assert topic.seen == []
+
+
+@pytest.mark.parametrize(
+    ("decide", "which", "then"),
+    [
+        ("drop_request", "orders.2.1", ["orders.3.1"]),
+        ("drop_request", "orders.3.1", []),
+        ("send_again", "orders.3.1", ["orders.3.1"]),
+        ("send_again", "orders.2.1", ["orders.2.1", "orders.3.1"]),
+    ],
+)
+def test_a_store_that_was_put_back_stops_the_relay(
+    tmp_path: Path, topic: Topic, decide: str, which: str, then: list[str]
+) -> None:
+    """It says so; a person says what is in, signed; then it goes on."""
+    file = tmp_path / "store.db"
+    world = relay_world(f"sqlite:///{file}", topic, lease=LEASE)
+    batches(world, 1)
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    batches(world, 2, 3)
+    database_of(world.resource).engine.dispose()
+    shutil.copy(file, tmp_path / "copy.db")
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    end(world.resource)
+    for path in tmp_path.glob("store.db*"):
+        path.unlink()
+    shutil.copy(tmp_path / "copy.db", file)
+    before = topic.transactions()
+    world = relay_world(f"sqlite:///{file}", topic, lease=LEASE)
+    relay = publisher(world, TopicRelay(topic), LEASE)
+    assert relay.turn() > 0
+    assert relay.turn() > 0
+    assert topic.transactions() == before
+    assert world.resource.gauges()["tpc.outbox.stopped"] == 1
+    (second, why), (third, _) = listed(world)
+    assert (second, third) == ("orders.2.1", "orders.3.1")
+    assert TEXTS["put back"] in why
+    assert TEXTS["the end"].format(last="orders.3.1") in why
+    with pytest.raises(RefusalError) as refused:
+        getattr(world.resource, decide)(order("orders.9.1"))
+    assert refused.value.refusal is Refusal.UNKNOWN
+    getattr(world.resource, decide)(order(which))
+    getattr(world.resource, decide)(order(which))  # as asked again: changes nothing
+    all_turns(relay)
+    batches(world, 4)
+    all_turns(relay)
+    assert topic.transactions() == [*before, *then, "orders.4.1"]
+    assert listed(world) == []
+    assert stored(world, "outbox_tpc_by_hand") == 1
+    end(world.resource)
+
+
+def test_of_two_clones_one_stops(tmp_path: Path, topic: Topic) -> None:
+    """Whichever comes second: nothing of it is published beside the other."""
+    world = relay_world(sqlite_url(tmp_path), topic, lease=LEASE)
+    batches(world, 1)
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    database_of(world.resource).engine.dispose()
+    file = sa.make_url(sqlite_url(tmp_path)).database
+    shutil.copy(file, tmp_path / "clone.db")
+    clone = relay_world(f"sqlite:///{tmp_path / 'clone.db'}", topic, lease=LEASE)
+    batches(world, 2)
+    keep(clone, "orders.2.1", OTHER)
+    first = publisher(world, TopicRelay(topic), LEASE)
+    second = publisher(clone, TopicRelay(topic), LEASE)
+    for one in (second, first, second, first):
+        all_turns(one)
+    assert topic.transactions() == ["orders.1.1", "orders.2.1"]
+    assert [t for t, _ in listed(world)] == ["orders.2.1"]
+    assert listed(clone) == []
+    end(world.resource)
+    end(clone.resource)
+
+
+def test_a_position_of_another_transaction_stops_the_relay(
+    world: World, topic: Topic
+) -> None:
+    """Also one of the same number: only the very same publication is in."""
+    batches(world, 1)
+    with pytest.raises(CrashError):
+        all_turns(publisher(world, TopicRelay(topic, at("committed", crash)), LEASE))
+    assert topic.position is not None
+    topic.position = topic.position._replace(digest="another")
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    assert [transaction for transaction, _ in listed(world)] == ["orders.1.1"]
+
+
+def test_a_large_publication_is_read_and_deleted_in_portions(
+    world: World, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publications, "_PAGE", 2)
+    monkeypatch.setattr(publications, "SLICE", 3)
+    keep(world, "orders.1.1", Branch(orders(*range(10)), 10))
+    relay = publisher(world, TopicRelay(topic), LEASE)
+    relay.turn()
+    assert (len(topic.seen[0]), stored(world, "outbox_tpc")) == (10, 7)
+    all_turns(relay)
+    assert stored(world, "outbox_tpc") == 0
+
+
+def test_a_journal_belongs_to_partners_or_to_a_relay(
+    world: World, url: str, topic: Topic
+) -> None:
+    """A queue of one kind is never sent by the other."""
+    other = Outbox(url, HttpPartner("http://127.0.0.1:9/orders"))
+    with pytest.raises(ConfigurationError):
+        other.open()

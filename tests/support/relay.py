@@ -1,0 +1,125 @@
+"""A broker in memory, and a relay to it: what a real one does, at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+from support.participant import World, database_of
+from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.publisher import Publisher
+from tracing_2pc.outbox.records import Record
+from tracing_2pc.outbox.relay import Message, Position, Publication
+
+
+class FencedError(Exception):
+    """Another producer has taken over."""
+
+
+class CrashError(BaseException):
+    """The process of a relay ends here: nothing of ours catches it."""
+
+
+class Topic:
+    """What readers see: transactions of messages; and what nobody sees yet."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[Message]] = []
+        self.position: Position | None = None
+        self.open: list[Message] = []
+        self.epoch = 0
+        self.is_readable = True
+
+    def transactions(self) -> list[str]:
+        """Name ours, as readers see them."""
+        return [dict(messages[0].headers)["tpc-transaction"] for messages in self.seen]
+
+
+class TopicRelay:
+    """A relay to a `Topic`.
+
+    Args:
+        topic: where it publishes.
+        at: is called at each step of a publication, and may raise.
+    """
+
+    def __init__(
+        self, topic: Topic, at: Callable[[str, Any], None] = lambda *_: None
+    ) -> None:
+        self.topic = topic
+        self.at = at
+        self.epoch = -1
+
+    def check(self, records: Iterable[Record]) -> Iterator[Message]:
+        for record in records:
+            if record.values.get("amount") == -1:
+                detail = "no message can be sent: column amount: it is -1"
+                raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
+            yield Message("totals", str(record.values.get("id")), record.text)
+
+    def take_over(self, journal: str) -> Position | None:
+        self.topic.epoch += 1
+        self.epoch = self.topic.epoch
+        self.topic.open = []
+        self.at("fenced", journal)
+        if not self.topic.is_readable:
+            raise TimeoutError("no answer")
+        return self.topic.position
+
+    def publish(self, publication: Publication) -> None:
+        self._check_epoch()
+        self.at("begun", publication)
+        for message in publication.messages:
+            self._check_epoch()
+            self.topic.open.append(message)
+            publication.keep()
+        self.at("produced", publication)
+        self._check_epoch()
+        if self.topic.open:
+            self.topic.seen.append(self.topic.open)
+        self.topic.open = []
+        self.topic.position = publication.position
+        self.at("committed", publication)
+
+    def _check_epoch(self) -> None:
+        if self.epoch != self.topic.epoch:
+            raise FencedError
+
+    def ends(self) -> str:
+        return f"topic totals ends with {', '.join(self.topic.transactions()[-3:])}"
+
+    def close(self) -> None:
+        pass
+
+
+def relay_world(url: str, topic: Topic, **options: Any) -> World:
+    """An outbox with a relay, whose turns the test takes itself."""
+    resource = Outbox(url, TopicRelay(topic), **options)
+    resource.start = lambda: None  # type: ignore[method-assign]
+    resource.open()
+    return World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
+
+
+def publisher(world: World, relay: Any, lease: float) -> Publisher:
+    """One more process that wants to publish; who held the lease is silent."""
+    expire(world)
+    return Publisher(world.resource._queue, relay, lease)
+
+
+def expire(world: World) -> None:
+    """Let the lease run out."""
+    queue = world.resource._queue
+    with database_of(world.resource).decide("") as connection:
+        connection.execute(queue.sender.update().values(until=0.0))
+
+
+def stored(world: World, table: str) -> int:
+    """Count rows of the outbox."""
+    with database_of(world.resource).read() as connection:
+        return int(
+            connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar()
+        )

@@ -1,0 +1,196 @@
+"""What a relay asks a Kafka broker, besides publishing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+
+from tracing_2pc.core.errors import RefusalError, TwoPhaseError
+from tracing_2pc.core.states import Refusal
+
+_KNOWN_FOR: Final = 60.0
+"""Seconds in which a topic's limit is not asked for again."""
+
+_POSITION_TOPIC: Final = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
+
+_NO_TOPIC: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+)
+
+_REFUSED: Final = _NO_TOPIC | {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_EXCEPTION,
+}
+
+logger = logging.getLogger(__name__)
+
+
+class UnstableError(TwoPhaseError):
+    """The broker has not said how a transaction of this relay has ended."""
+
+
+class Broker:
+    """Topics, limits and positions.
+
+    Args:
+        servers: addresses.
+        settings: of librdkafka; with secrets.
+        timeout: seconds that a call waits.
+    """
+
+    def __init__(
+        self, servers: str, settings: Mapping[str, str], timeout: float
+    ) -> None:
+        self.settings = {"bootstrap.servers": servers, **settings}
+        self._timeout = timeout
+        self._limits: dict[str, tuple[int, float]] = {}
+        self.connect()
+
+    def connect(self) -> None:
+        """Connect anew: after a restart the epochs that a client knows are too old."""
+        self._admin = AdminClient(dict(self.settings), logger=logger)
+
+    def _ask(self, futures: Mapping[Any, Any]) -> Any:
+        (future,) = futures.values()
+        return future.result(self._timeout + 1)
+
+    def most_bytes(self, topic: str) -> int:
+        """Return how large a record may be; known for a minute, longer if it is down.
+
+        Raises:
+            RefusalError: conflict: there is no such topic; not now: no answer.
+        """
+        most, since = self._limits.get(topic, (0, -_KNOWN_FOR))
+        if most and time.monotonic() - since < _KNOWN_FOR:
+            return most
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            asked = self._admin.describe_configs(
+                [resource], request_timeout=self._timeout
+            )
+            most = int(self._ask(asked)["max.message.bytes"].value)
+        except (KafkaException, TimeoutError) as error:
+            cause = error.args[0] if isinstance(error, KafkaException) else None
+            if cause is not None and cause.code() in _REFUSED:
+                self._limits.pop(topic, None)
+                detail = f"no message can be sent: topic {topic}: {cause.str()}"
+                raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
+            if not most:
+                detail = f"the broker does not say what topic {topic} takes: ask again"
+                raise RefusalError(Refusal.NOT_NOW, detail) from None
+        self._limits[topic] = (most, time.monotonic())
+        return most
+
+    def least_bytes(self) -> int:
+        """Return the least limit of a topic that is known here, asked for anew."""
+        for topic in list(self._limits):
+            most, _ = self._limits[topic]
+            self._limits[topic] = (most, -_KNOWN_FOR)
+            try:
+                self.most_bytes(topic)
+            except RefusalError as error:
+                logger.info("outbox: %s", error)
+        return min((most for most, _ in self._limits.values()), default=16_384)
+
+    def make_position_topic(self, name: str) -> None:
+        """Make a compacted topic of one partition, if it is not there."""
+        topic = NewTopic(name, 1, config=dict(_POSITION_TOPIC))
+        try:
+            self._ask(self._admin.create_topics([topic], request_timeout=self._timeout))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def end(self, topic: str, partition: int, isolation: IsolationLevel) -> int:
+        """Return the offset after the last record: of all, or that readers may see."""
+        asked = {TopicPartition(topic, partition): OffsetSpec.latest()}
+        futures = self._admin.list_offsets(
+            asked, isolation_level=isolation, request_timeout=self._timeout
+        )
+        return int(self._ask(futures).offset)
+
+    def last_value(self, topic: str) -> bytes | None:
+        """Return the last committed record of a topic's only partition.
+
+        Nobody else writes there, and what was open is ended: so where readers are held
+        back, its end is not known.
+
+        Raises:
+            UnstableError: readers are held back.
+        """
+        end = self.end(topic, 0, IsolationLevel.READ_UNCOMMITTED)
+        stable = self.end(topic, 0, IsolationLevel.READ_COMMITTED)
+        if stable < end:
+            raise UnstableError(
+                f"topic {topic}: readers are held back at offset {stable} of {end}"
+            )
+        values = self._read(topic, 0, 0, end, IsolationLevel.READ_COMMITTED)
+        return values[-1].value() if values else None
+
+    def last_headers(self, topic: str, name: str) -> list[str]:
+        """Return a header's values in the last records of each partition."""
+        found: dict[str, None] = {}
+        metadata = self._admin.list_topics(topic, timeout=self._timeout)
+        for partition in metadata.topics[topic].partitions:
+            end = self.end(topic, partition, IsolationLevel.READ_COMMITTED)
+            for message in self._read(
+                topic, partition, max(0, end - 100), end, IsolationLevel.READ_COMMITTED
+            ):
+                for header, text in message.headers() or ():
+                    if header == name:
+                        found[text.decode(errors="replace")] = None
+        return list(found)[-20:]
+
+    def _read(
+        self,
+        topic: str,
+        partition: int,
+        first: int,
+        end: int,
+        isolation: IsolationLevel,
+    ) -> list[Any]:
+        """Read the last records before an end, at least one if there is any."""
+        consumer = Consumer(
+            {
+                **self.settings,
+                "group.id": topic,  # never joined, and nothing is committed there
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "isolation.level": isolation.name.lower(),
+            },
+            logger=logger,
+        )
+        try:
+            start, step = end, 100
+            while start > first:
+                start, step = max(first, start - step), 10 * step
+                consumer.assign([TopicPartition(topic, partition, start)])
+                if messages := list(self._until_end(consumer)):
+                    return messages
+            return []
+        finally:
+            consumer.close()
+
+    def _until_end(self, consumer: Consumer) -> Any:
+        while True:
+            message = consumer.poll(self._timeout)
+            if message is None:
+                raise UnstableError("a topic cannot be read to its end")
+            if (error := message.error()) is None:
+                yield message
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return
+            else:
+                raise KafkaException(error)

@@ -1,0 +1,337 @@
+"""A Kafka broker as an outbox's relay: a transaction there for each one of ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from confluent_kafka import KafkaException, Producer
+
+from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.forks import after_fork
+from tracing_2pc.core.settings import read_secret
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.kafka.broker import Broker
+from tracing_2pc.outbox.records import Record, plain_text_of
+from tracing_2pc.outbox.relay import Message, Position, Publication
+
+_OWN_SETTINGS: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "transactional.id",
+        "transaction.timeout.ms",
+        "enable.idempotence",
+        "acks",
+        "request.required.acks",
+        "partitioner",
+        "batch.size",
+        "message.max.bytes",
+        "group.id",
+        "isolation.level",
+        "logger",
+    }
+)
+"""What makes a publication whole, and each key's place: the relay's."""
+
+_SECRETS: Final = frozenset(
+    {
+        "sasl.password",
+        "sasl.oauthbearer.client.secret",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+    }
+)
+
+_OWN_BYTES: Final = 4_096
+"""What the relay's own headers and a batch's frame take of a record, at most."""
+
+_BATCH: Final = 1_000_000
+"""Bytes of a batch at most; less where a topic takes less."""
+
+_PAGE: Final = 1_000
+"""Messages after which the producer is asked how it is getting on."""
+
+ChooseText: TypeAlias = Callable[[Mapping[str, Any]], str | None]
+
+logger = logging.getLogger(__name__)
+
+
+class PublishError(TwoPhaseError):
+    """A broker did not take a message, with its reason."""
+
+
+class KafkaRelay:
+    """Publishes each transaction to Kafka whole, once, in order.
+
+    For `Outbox(url, KafkaRelay(...))`. What a batch sends is durable and invisible in
+    the outbox's database until the commit. Then the outbox publishes it in one
+    transaction of the broker, which also holds the relay's *position*: so nothing is
+    ever in doubt at the broker, and whoever takes over, after any crash, reads there
+    what is in. Readers with `isolation.level=read_committed` see each record once, and
+    nothing of a transaction that aborted. Others may see parts, and records twice.
+
+    The position is a record of a topic of its own, `tpc-<journal>`, of one partition,
+    compacted: it never expires. A consumer group's offset, the other place for it,
+    expires some days after the last publication, and would have to be renewed by a
+    process that may be down. The broker's transaction has the same name.
+
+    Where the broker refuses what was committed, as after a topic was deleted, its
+    application waits, in order, and others go on.
+
+    Args:
+        servers: addresses of brokers, `host:port`, separated by commas.
+        topic: that records go to; or a function of the record that returns it.
+        key: column whose text is the key; or a function that returns it. None: none.
+        headers: columns whose texts are headers, too. Each message has `tpc-key`,
+            `tpc-transaction` and the trace context of its commit.
+        settings: of librdkafka, by its names, as for security. A secret is a
+            reference, `env:NAME` or `file:PATH`.
+        timeout: seconds that a call to the broker waits, at most.
+        transaction_timeout: seconds after which the broker aborts the transaction of a
+            relay that is gone; until then, or until another process takes over,
+            readers wait behind it. One publication must take less. At most the
+            broker's `transaction.max.timeout.ms`.
+
+    Raises:
+        ConfigurationError: a setting that is the relay's, or a secret that is none.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        topic: str | ChooseText,
+        key: str | ChooseText | None = None,
+        headers: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        transaction_timeout: float = 300.0,
+    ) -> None:
+        settings = dict(settings or {})
+        if taken := sorted(_OWN_SETTINGS & settings.keys()):
+            raise ConfigurationError(f"settings: {', '.join(taken)}: the relay's own")
+        for name in sorted(_SECRETS & settings.keys()):
+            if settings[name].partition(":")[0] not in {"env", "file"}:
+                raise ConfigurationError(
+                    f"settings: {name}: give a reference, env:NAME or file:PATH"
+                )
+        self._timeout = timeout
+        self._topic = topic
+        self._key = key
+        self._headers = tuple(headers)
+        self._servers = servers
+        self._settings = settings
+        self._transaction_timeout = transaction_timeout
+        self._left_by_parent: list[object] = []
+        self._reset()
+        after_fork(self._leave_to_parent)
+
+    def _reset(self) -> None:
+        self._broker: Broker | None = None
+        self._producer: Producer | None = None
+        self._position_topic = ""
+        self._refused: list[str] = []
+
+    def _leave_to_parent(self) -> None:
+        """Keep what has threads in the parent: to end it here would wait for them."""
+        self._left_by_parent.append((self._broker, self._producer))
+        self._reset()
+
+    # --- at prepare ------------------------------------------------------------------
+
+    def check(self, records: Iterable[Record]) -> Iterator[Message]:
+        """Encode records as they will be sent, and measure them.
+
+        Raises:
+            RefusalError: conflict: a record cannot be sent, with its column and why;
+                not now: the broker does not say what its topic takes.
+        """
+        for row, record in enumerate(records):
+            topic = self._text(self._topic, record, row, "topic")
+            if topic is None:
+                raise _conflict(f"record {row}: topic= returns none")
+            key = self._text(self._key, record, row, "key")
+            names = [(n, _column(record, n, row, "headers")) for n in self._headers]
+            headers = tuple((n, text) for n, text in names if text is not None)
+            message = Message(topic, key, record.text, headers)
+            most = self._connected().most_bytes(topic)
+            if (size := _size(message)) > most:
+                raise _conflict(
+                    f"record {row}, column {_longest(record)}: the record takes {size} "
+                    f"bytes, topic {topic} takes {most}: raise its max.message.bytes"
+                )
+            yield message
+
+    def _text(
+        self, choose: str | ChooseText | None, record: Record, row: int, argument: str
+    ) -> str | None:
+        if choose is None or (isinstance(choose, str) and argument == "topic"):
+            return choose
+        if isinstance(choose, str):
+            return _column(record, choose, row, argument)
+        try:
+            chosen = choose(json.loads(record.text))
+            if chosen is not None:
+                chosen.encode()
+        except Exception as error:  # noqa: BLE001 - the user's code votes no by raising
+            # Its message may hold the record.
+            kind = type(error).__name__
+            raise _conflict(f"record {row}: {argument}= raised {kind}") from None
+        return chosen
+
+    def _connected(self) -> Broker:
+        if self._broker is None:
+            settings = {
+                name: read_secret(text, name) if name in _SECRETS else text
+                for name, text in self._settings.items()
+            }
+            self._broker = Broker(self._servers, settings, self._timeout)
+        return self._broker
+
+    # --- after the commit ------------------------------------------------------------
+
+    def take_over(self, journal: str) -> Position | None:
+        """Fence whoever published before, then read the last position.
+
+        Raises:
+            KafkaException: the broker does not answer.
+            UnstableError: it does not know yet, or never, how a transaction ended.
+        """
+        self._drop_producer()
+        broker, name = self._connected(), f"tpc-{journal}"
+        broker.connect()
+        self._position_topic = name
+        broker.make_position_topic(name)
+        self._producer = Producer(
+            {
+                **broker.settings,
+                "transactional.id": name,
+                "transaction.timeout.ms": int(self._transaction_timeout * 1000),
+                "partitioner": "murmur2_random",  # as Java's clients
+                "message.max.bytes": 1_000_000_000,  # `check` knows what a topic takes
+                "batch.size": min(_BATCH, broker.least_bytes()),
+                "linger.ms": 5,
+            },
+            logger=logger,
+        )
+        self._producer.init_transactions(self._timeout)
+        failpoint("relay.after_fence")
+        text = broker.last_value(name)
+        return None if text is None else Position(*json.loads(text))
+
+    def publish(self, publication: Publication) -> None:
+        """Send all messages and the position in one transaction of the broker.
+
+        Raises:
+            PublishError: the broker has refused a message.
+            KafkaException: anything else; only `take_over` knows what became of it.
+        """
+        producer = self._producer
+        if producer is None:
+            raise PublishError("nothing was taken over")
+        self._refused.clear()
+        producer.begin_transaction()
+        for number, message in enumerate(publication.messages):
+            self._produce(producer, publication.keep, message)
+            if number % _PAGE == 0:
+                publication.keep()
+                producer.poll(0)
+                self._raise_refused()
+        self._flush(producer, publication.keep)
+        failpoint("relay.before_position")
+        text = json.dumps(publication.position)
+        position = Message(self._position_topic, "position", text)
+        self._produce(producer, publication.keep, position)
+        self._flush(producer, publication.keep)
+        failpoint("relay.before_commit")
+        producer.commit_transaction(self._timeout)
+
+    def _produce(
+        self, producer: Producer, keep: Callable[[], None], message: Message
+    ) -> None:
+        while True:
+            try:
+                producer.produce(
+                    message.topic,
+                    message.value.encode(),
+                    None if message.key is None else message.key.encode(),
+                    headers=[(name, text.encode()) for name, text in message.headers],
+                    on_delivery=self._delivered,
+                )
+            except BufferError:  # until some of it is at the broker
+                keep()
+                producer.poll(1)
+                self._raise_refused()
+            else:
+                return
+
+    def _flush(self, producer: Producer, keep: Callable[[], None]) -> None:
+        while producer.flush(1):
+            keep()
+            self._raise_refused()
+        self._raise_refused()
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None and not self._refused:
+            self._refused.append(f"topic {message.topic()}: {error.str()}")
+
+    def _raise_refused(self) -> None:
+        if self._refused:
+            raise PublishError(f"the broker refuses a message: {self._refused[0]}")
+
+    def ends(self) -> str:
+        """Say which transactions the last records of its topic are of."""
+        if not isinstance(self._topic, str):
+            return ""
+        found = self._connected().last_headers(self._topic, "tpc-transaction")
+        return f"topic {self._topic} ends with {', '.join(found) or 'none of ours'}"
+
+    def close(self) -> None:
+        """Release connections. Nothing is lost if it is never called."""
+        self._drop_producer()
+        self._broker = None
+
+    def _drop_producer(self) -> None:
+        """Forget the producer, with what it has not sent: the next one aborts it."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+
+
+def _column(record: Record, name: str, row: int, argument: str) -> str | None:
+    """Return a column's value as text; as JSON, if it is no text."""
+    if name not in record.values:
+        raise _conflict(f"column {name}: there is none, {argument}= needs it")
+    value = record.values[name]
+    if value is None or isinstance(value, str):
+        text = value
+    else:
+        text = json.dumps(value, default=plain_text_of)
+        text = json.loads(text) if text.startswith('"') else text
+    try:
+        if text is not None:
+            text.encode()
+    except UnicodeEncodeError:
+        raise _conflict(f"record {row}, column {name}: no UTF-8") from None
+    return text
+
+
+def _size(message: Message) -> int:
+    parts = [message.value, message.key or "", *sum(message.headers, ())]
+    return sum(len(part.encode()) for part in parts) + _OWN_BYTES
+
+
+def _longest(record: Record) -> str:
+    return max(record.values, key=lambda name: len(str(record.values[name])))
+
+
+def _conflict(detail: str) -> RefusalError:
+    detail = f"no message can be sent: {detail}"
+    return RefusalError(Refusal.CONFLICT, detail, state="unknown")
+
+
+__all__ = ["KafkaException", "KafkaRelay", "PublishError"]

@@ -1,0 +1,310 @@
+"""What a relay has to publish, and how far it is: all of that SQL.
+
+A transaction is in the queue by its branches. It is *begun* before anything of it is at
+the broker, *confirmed* when it is in there, and then its rows are deleted in portions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.core.model import (
+    BranchId,
+    RequestKey,
+    TransactionId,
+    carrier_from_json,
+)
+from tracing_2pc.outbox.queue import Queue
+from tracing_2pc.outbox.relay import Message, Position, Publication
+from tracing_2pc.outbox.turns import LeaseLostError
+from tracing_2pc.participant.answers import BranchRow
+from tracing_2pc.participant.branch_store import SLICE
+from tracing_2pc.participant.journal.database import Database
+from tracing_2pc.participant.journal.schema import Tables
+
+_PAGE: Final = 2_000
+"""Messages that are read in one transaction."""
+
+BEGUN: Final = "begun"
+CONFIRMED: Final = "confirmed"
+STOPPED: Final = "stopped"
+SIGNED: Final = "signed"
+UNREADABLE: Final = "unreadable"
+"""What the row of a position says. The positions of the last two mean nothing."""
+
+
+class PositionRow(NamedTuple):
+    """A position on record: since when, and why."""
+
+    position: Position
+    since: float
+    why: str = ""
+
+
+class Waiting(NamedTuple):
+    """A transaction that is committed and not published."""
+
+    transaction: TransactionId
+    branch: BranchId
+    committed: float
+
+
+class Publications(Queue):
+    """The tables of one outbox with a relay.
+
+    Args:
+        tables: the journal's: they are made together.
+        database: where they are.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self, tables: Tables, database: Database, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(
+            tables,
+            database,
+            clock,
+            1,
+            sa.Column("rows", sa.BigInteger, nullable=False),
+            sa.Column("digest", sa.String(64), nullable=False),
+            # In there, with rows left to delete here.
+            sa.Column("published", sa.Boolean, nullable=False),
+        )
+        self.position = tables.add(
+            "position",
+            sa.Column("state", sa.String(10), primary_key=True),
+            sa.Column("number", sa.BigInteger, nullable=False),
+            sa.Column("transaction", sa.String(100), nullable=False),
+            sa.Column("digest", sa.String(64), nullable=False),
+            sa.Column("since", sa.Float(53), nullable=False),
+            sa.Column("why", sa.Text, nullable=False),
+        )
+
+    def set_up(self, connection: Connection) -> None:
+        """Put the lease and the first position on record."""
+        super().set_up(connection)
+        if CONFIRMED not in self._positions(connection):
+            self._put(connection, CONFIRMED, Position())
+
+    def _more(self, branch: BranchRow) -> dict[str, Any]:
+        return {
+            "rows": branch.ref.rows,
+            "digest": hashlib.sha256(branch.ref.digest.encode()).hexdigest(),
+            "published": False,
+        }
+
+    # --- the relay's turn ------------------------------------------------------------
+
+    def positions(self) -> tuple[str, Mapping[str, PositionRow]]:
+        """Return the journal's id, and what is on record of positions."""
+        with self._database.read() as connection:
+            journal = sa.select(self._tables.schema.c.journal)
+            return connection.execute(journal).scalar_one(), self._positions(connection)
+
+    def begin(self, holder: str, passed: Sequence[str]) -> Publication | None:
+        """Begin the next publication, durably; None if nothing waits.
+
+        Args:
+            holder: of the lease.
+            passed: applications whose turn it is not.
+        """
+        with self._held(holder) as connection:
+            rows = self._positions(connection)
+            if BEGUN in rows:  # another thread of ours, or nobody: look again
+                raise LeaseLostError
+            firsts = [
+                (branches[0].committed, branches[0].application, branches)
+                for application in self._applications(connection)
+                if application not in passed
+                and (branches := self._first(connection, application))
+            ]
+            if not firsts:
+                return None
+            _, _, branches = min(firsts)
+            first = branches[0]
+            transaction = TransactionId(first.application, first.batch, first.attempt)
+            number = rows[CONFIRMED].position.number + 1
+            position = Position(number, str(transaction), _digest_of(branches))
+            self._put(connection, BEGUN, position)
+        carrier = carrier_from_json(first.carrier)
+        own = (("tpc-transaction", str(transaction)), *sorted(carrier.items()))
+        messages = self._messages(transaction, branches, own)
+        return Publication(position, transaction, carrier, messages)
+
+    def _applications(self, connection: Connection) -> list[str]:
+        names = sa.select(self.queue.c.application).distinct()
+        return list(connection.execute(names).scalars())
+
+    def _first(self, connection: Connection, application: str) -> Sequence[Any]:
+        """Return the branches of an application's first transaction to publish."""
+        q = self.queue.c
+        of = (q.application == application, ~q.published)
+        first = sa.select(sa.func.min(q.batch)).where(*of).scalar_subquery()
+        branches = sa.select(self.queue).where(*of, q.batch == first)
+        order = branches.order_by(q.partition, q.task_attempt)
+        return connection.execute(order).all()
+
+    def _messages(
+        self,
+        transaction: TransactionId,
+        branches: Sequence[Any],
+        own: tuple[tuple[str, str], ...],
+    ) -> Iterator[Message]:
+        """Read messages page by page, each page in a transaction of its own."""
+        r = self.request.c
+        page = sa.select(r.tpc_row, r.body).order_by(r.tpc_row).limit(_PAGE)
+        for branch in branches:
+            task, last, read = BranchId(branch.partition, branch.task_attempt), -1, 0
+            while True:
+                of = (r.tpc_tag == branch.tag, r.tpc_row > last)
+                with self._database.read() as connection:
+                    rows = connection.execute(page.where(*of)).all()
+                for last, body in rows:
+                    message = Message.from_text(body)
+                    key = ("tpc-key", str(RequestKey(transaction, task, last)))
+                    headers = (*message.headers, key, *own)
+                    yield message._replace(headers=headers)
+                read += len(rows)
+                if len(rows) < _PAGE:
+                    break
+            if read != branch.rows:
+                detail = f"{transaction}: {read} of {branch.rows} messages are stored"
+                raise LookupError(detail)
+
+    def confirm(self, holder: str, position: Position) -> None:
+        """Note, durably, that a publication is in; its rows may be deleted."""
+        with self._held(holder) as connection:
+            self._settle(connection, TransactionId.parse(position.transaction))
+            self._put(connection, CONFIRMED, position)
+            self._clear(connection, BEGUN)
+
+    def withdraw(self, holder: str) -> None:
+        """Note that what was begun is not in there: it is begun anew."""
+        with self._held(holder) as connection:
+            self._clear(connection, BEGUN)
+
+    def note(self, holder: str, state: str, position: Position, why: str) -> None:
+        """Note that the relay stops, or that the position is not to be read."""
+        with self._held(holder) as connection:
+            if state not in self._positions(connection):
+                self._put(connection, state, position, why)
+
+    def clear(self, holder: str, *states: str) -> None:
+        """Take notes back."""
+        with self._held(holder) as connection:
+            self._clear(connection, *states)
+
+    def delete_published(self) -> bool:
+        """Delete one portion of rows that are in; False if none are left."""
+        q, r = self.queue.c, self.request.c
+        some = sa.select(q.tag).where(q.published).limit(1)
+        with self._database.unlocked() as connection:
+            if (tag := connection.scalar(some)) is None:
+                return False
+            self._database.delete_slice(connection, self.request.name, tag, SLICE)
+            left = sa.select(r.tpc_row).where(r.tpc_tag == tag).limit(1)
+            if connection.execute(left).first() is None:
+                gone = self.queue.delete().where(q.tag == tag, q.published)
+                connection.execute(gone)
+        return True
+
+    @contextlib.contextmanager
+    def _held(self, holder: str) -> Iterator[Connection]:
+        """Open a durable transaction in which the lease stays with its holder."""
+        mine = sa.select(self.sender.c.holder)
+        with self.deciding() as connection:
+            if connection.execute(mine).scalar_one() != holder:
+                raise LeaseLostError
+            yield connection
+
+    # --- what a person decides -------------------------------------------------------
+
+    def waiting(self, connection: Connection) -> list[Waiting]:
+        """Return what is not published, in the order in which it would be."""
+        q = self.queue.c
+        batch = (q.application, q.batch, q.attempt)
+        first = sa.func.min(q.partition), sa.func.min(q.committed)
+        rows = connection.execute(
+            sa.select(*batch, *first).where(~q.published).group_by(*batch)
+        ).all()
+        # An application's in order of batch, whatever the clock was.
+        left: dict[str, list[Any]] = {
+            name: [] for name in sorted({row.application for row in rows})
+        }
+        for row in sorted(rows, key=lambda row: row.batch):
+            left[row.application].append(row)
+        ordered = []
+        while left:
+            name = min(left, key=lambda name: left[name][0][4])
+            application, number, attempt, partition, at = left[name].pop(0)
+            transaction = TransactionId(application, number, attempt)
+            ordered.append(Waiting(transaction, BranchId(partition, 0), at))
+            left = {name: rows for name, rows in left.items() if rows}
+        return ordered
+
+    def on_record(self, connection: Connection) -> Mapping[str, PositionRow]:
+        """Return what is on record of positions."""
+        return self._positions(connection)
+
+    def go_on(
+        self, connection: Connection, sent: Sequence[TransactionId], last: Position
+    ) -> None:
+        """End a stop: these transactions are in, and the position is written anew."""
+        for transaction in sent:
+            self._settle(connection, transaction)
+        self._put(connection, CONFIRMED, last)
+        self._put(connection, SIGNED, Position())
+        self._clear(connection, BEGUN, STOPPED)
+
+    def _settle(self, connection: Connection, transaction: TransactionId) -> None:
+        q = self.queue.c
+        of = (q.application == transaction.application, q.batch == transaction.batch)
+        connection.execute(self.queue.update().where(*of).values(published=True))
+
+    # --- rows ------------------------------------------------------------------------
+
+    def _positions(self, connection: Connection) -> dict[str, PositionRow]:
+        rows = connection.execute(sa.select(self.position))
+        return {
+            state: PositionRow(Position(number, transaction, digest), since, why)
+            for state, number, transaction, digest, since, why in rows
+        }
+
+    def _put(
+        self, connection: Connection, state: str, position: Position, why: str = ""
+    ) -> None:
+        self._clear(connection, state)
+        row = {"state": state, "since": self._clock(), "why": why}
+        row |= position._asdict()
+        connection.execute(self.position.insert().values(row))
+
+    def _clear(self, connection: Connection, *states: str) -> None:
+        gone = self.position.delete().where(self.position.c.state.in_(states))
+        connection.execute(gone)
+
+    def gauges(self, connection: Connection) -> dict[str, float]:
+        """Measure what waits, and whether the relay has stopped."""
+        q = self.queue.c
+        waiting = sa.select(sa.func.sum(q.rows), sa.func.min(q.committed))
+        rows, oldest = connection.execute(waiting.where(~q.published)).one()
+        on_record, now = self._positions(connection), self._clock()
+        is_stopped = int(STOPPED in on_record)
+        return {
+            "tpc.outbox.backlog": rows or 0,
+            "tpc.outbox.oldest_age": max(0.0, now - oldest) if rows else 0.0,
+            "tpc.outbox.quarantined": is_stopped,
+            "tpc.outbox.stopped": is_stopped,
+        }
+
+
+def _digest_of(branches: Sequence[Any]) -> str:
+    """Return a digest of a transaction's branches, each with that of its content."""
+    names = [f"{b.partition}.{b.task_attempt} {b.digest}" for b in branches]
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()

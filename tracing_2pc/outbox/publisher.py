@@ -1,0 +1,208 @@
+"""The turn of an outbox with a relay: publications, one after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+import time
+from typing import Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.core import names
+from tracing_2pc.core.errors import TwoPhaseError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import Carrier, log_fields
+from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.outbox.publications import (
+    BEGUN,
+    CONFIRMED,
+    SIGNED,
+    STOPPED,
+    UNREADABLE,
+    Publications,
+)
+from tracing_2pc.outbox.relay import Position, Publication, Relay
+from tracing_2pc.outbox.turns import LeaseLostError, Turns
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.tracing.spans import span
+
+POLL: Final = 0.5
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds: between two looks; after a publication that failed."""
+
+logger = logging.getLogger(__name__)
+
+
+class _StoppingError(Exception):
+    """This process ends: what is under way is left to the next one."""
+
+
+class Publisher(Turns):
+    """Publishes one transaction after another, while it holds the lease.
+
+    A process that takes over fences whoever published before, and reads the position
+    that is in there. Equal to what is begun: that is in. Equal to what is confirmed: it
+    is not, and is published again. Anything else means that store or broker was put
+    back, or cloned: it stops, for a person. The same follows anything that a
+    publication raises, because nobody knows then what became of it.
+
+    Args:
+        queue: of publications.
+        relay: which takes them.
+        lease: seconds.
+    """
+
+    _queue: Publications
+
+    def __init__(self, queue: Publications, relay: Relay, lease: float) -> None:
+        self._relay = relay
+        super().__init__(queue, lease)
+
+    def _forget(self) -> None:
+        self._is_taken_over = False
+        # By application, after publications that failed: how many, and until when.
+        self._failed: dict[str, tuple[int, float]] = {}
+        self._unreadable = 0
+
+    def stop(self) -> None:
+        """End the publication under way, give the lease back, and stay stopped."""
+        super().stop()
+        if self._thread is None or not self._thread.is_alive():
+            self._relay.close()
+
+    def _take_turn(self) -> float:
+        if not self._is_taken_over and (pause := self._take_over()):
+            return pause
+        now = time.monotonic()
+        passed = [name for name, (_, until) in self._failed.items() if until > now]
+        self._keep_lease()
+        publication = self._queue.begin(self._holder, passed)
+        if publication is not None and not self._publish(publication):
+            return 0.0
+        is_more = self._queue.delete_published() or publication is not None
+        return 0.0 if is_more else POLL
+
+    def _take_over(self) -> float:
+        """Learn what is in there; return seconds to wait, 0 if publishing may begin."""
+        journal, rows = self._queue.positions()
+        if STOPPED in rows:
+            return LONGEST_PAUSE
+        try:
+            position = self._relay.take_over(journal)
+            # Read after it: while the lease is held nobody else changes them now.
+            _, rows = self._queue.positions()
+            confirmed = rows[CONFIRMED].position
+            begun = rows[BEGUN].position if BEGUN in rows else None
+            if SIGNED in rows or (position is None and begun is None):
+                self._relay.publish(Publication(confirmed, None, Carrier()))
+                position = confirmed
+        except sa.exc.SQLAlchemyError:
+            raise
+        except Exception as error:  # noqa: BLE001 - unreadable is not now, without end
+            return self._wait_for_position(error)
+        if begun is not None and position == begun:
+            self._queue.confirm(self._holder, begun)
+        elif position != confirmed:
+            return self._halt(confirmed, begun, position)
+        elif begun is not None:
+            self._queue.withdraw(self._holder)
+        self._queue.clear(self._holder, UNREADABLE, SIGNED)
+        self._is_taken_over, self._unreadable = True, 0
+        return 0.0
+
+    def _wait_for_position(self, error: Exception) -> float:
+        self._unreadable += 1
+        why = f"{type(error).__name__}: {error}"
+        self._queue.note(self._holder, UNREADABLE, Position(), why)
+        logger.warning("outbox: the relay's position cannot be read yet: %s", why)
+        return _pause_after(self._unreadable)
+
+    def _halt(
+        self, confirmed: Position, begun: Position | None, position: Position | None
+    ) -> float:
+        found = position or Position()
+        why = (
+            f"the broker has {_words(position)}, here {_words(begun)} is begun and "
+            f"{_words(confirmed)} confirmed: store or broker was put back, or cloned"
+        )
+        try:
+            why = f"{why}; {self._relay.ends()}"
+        except Exception:
+            logger.warning("outbox: the ends of topics cannot be read", exc_info=True)
+        self._queue.note(self._holder, STOPPED, found, why)
+        logger.error("outbox: the relay has stopped, a person must decide: %s", why)
+        return LONGEST_PAUSE
+
+    def _publish(self, publication: Publication) -> bool:
+        transaction = publication.transaction
+        assert transaction is not None  # noqa: S101 - for the type checker
+        failpoint("relay.before_publish")
+        kept = dataclasses.replace(publication, keep=self._keep_on)
+        about: dict[str, str | int] = {
+            "tpc.transaction.id": str(transaction),
+            "tpc.application": transaction.application,
+            "messaging.system": "tracing_2pc",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": self._queue.name,
+        }
+        try:
+            with span(
+                names.OUTBOX_SEND, carrier=publication.carrier, attributes=about
+            ) as step:
+                try:
+                    self._relay.publish(kept)
+                except Exception as error:
+                    step.set("error.type", type(error).__name__)
+                    raise
+        except (LeaseLostError, _StoppingError):
+            self._is_taken_over = False
+            raise LeaseLostError from None
+        except Exception as error:  # noqa: BLE001 - what became of it is read next
+            self._is_taken_over = False
+            self._held = -float("inf")  # who took over has fenced this one
+            self._back_off(publication, error)
+            return False
+        failpoint("relay.before_confirm")
+        self._failed.pop(transaction.application, None)
+        self._queue.confirm(self._holder, publication.position)
+        return True
+
+    def _keep_on(self) -> None:
+        """Raise if another process has the lease, or this one ends."""
+        if self._stopping.is_set():
+            raise _StoppingError
+        self._keep_lease()
+
+    def _back_off(self, publication: Publication, error: Exception) -> None:
+        transaction = publication.transaction
+        assert transaction is not None  # noqa: S101 - for the type checker
+        failures = self._failed.get(transaction.application, (0, 0.0))[0] + 1
+        pause = _pause_after(failures)
+        until = time.monotonic() + pause
+        self._failed[transaction.application] = (failures, until)
+        # Another's message may hold the record.
+        is_ours = isinstance(error, TwoPhaseError)
+        logger.warning(
+            "outbox: not published, again later: transaction=%s pause=%.1f: %s",
+            transaction,
+            pause,
+            str(error) if is_ours else f"{type(error).__name__}: {error}",
+            extra=log_fields(transaction, publication.carrier),
+        )
+
+
+def _pause_after(failures: int) -> float:
+    retry = RetryPolicy(
+        SystemClock(), FIRST_PAUSE, LONGEST_PAUSE, uniform=random.uniform
+    )
+    return retry.pause_before(failures + 1)
+
+
+def _words(position: Position | None) -> str:
+    if position is None:
+        return "no position"
+    return f"position {position.number} ({position.transaction or 'none yet'})"

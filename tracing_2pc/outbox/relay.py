@@ -1,0 +1,94 @@
+"""The port of an outbox's relay: it takes a whole transaction, or nothing.
+
+`tracing_2pc.kafka.KafkaRelay` is one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from tracing_2pc.core.model import Carrier, TransactionId
+from tracing_2pc.outbox.records import Record
+
+
+class Message(NamedTuple):
+    """A record as it is stored at prepare, and sent; texts are sent as UTF-8."""
+
+    topic: str
+    key: str | None
+    value: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def to_text(self) -> str:
+        """Write it as one line of JSON."""
+        return json.dumps(self)
+
+    @classmethod
+    def from_text(cls, text: str) -> Message:
+        """Read what `to_text` wrote."""
+        topic, key, value, headers = json.loads(text)
+        return cls(topic, key, value, tuple((name, text) for name, text in headers))
+
+
+class Position(NamedTuple):
+    """Which publication a broker has last: its number, and what it was.
+
+    Numbers rise by one. The first position is of no publication.
+    """
+
+    number: int = 0
+    transaction: str = ""
+    digest: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Publication:
+    """One of our transactions on its way to a broker.
+
+    Args:
+        position: is in the broker's transaction, beside the messages.
+        transaction: of ours; None where only the position is written.
+        carrier: its trace context.
+        messages: with all of their headers; read from the store page by page.
+        keep: is called now and then, and raises if another process has taken over.
+    """
+
+    position: Position
+    transaction: TransactionId | None
+    carrier: Carrier
+    messages: Iterable[Message] = ()
+    keep: Callable[[], None] = lambda: None
+
+
+@runtime_checkable
+class Relay(Protocol):
+    """Takes publications, each as one transaction of a broker with its position.
+
+    `check` is called from many threads, the others from one, and after a fork. What
+    they raise means that nothing is known: `take_over` follows.
+    """
+
+    def check(self, records: Iterable[Record]) -> Iterator[Message]:
+        """Encode records, at prepare: what this yields is stored and sent as it is.
+
+        Raises:
+            RefusalError: conflict: one cannot be sent; not now: nobody knows.
+        """
+
+    def take_over(self, journal: str) -> Position | None:
+        """Fence whoever published before, then read the last position.
+
+        None is no position at all. All names at the broker come from the journal's id.
+        """
+
+    def publish(self, publication: Publication) -> None:
+        """Make all messages and the position visible together, or nothing."""
+
+    def ends(self) -> str:
+        """Say which transactions are at the end of where it publishes, for a person."""
+
+    def close(self) -> None:
+        """Release connections. Nothing is lost if it is never called."""
