@@ -13,17 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from support.branches import ONE, Branch, orders, records
 from support.databases import url
 from support.kinds import sqlite_url
 from support.participant import World, database_of, end, keep
 from support.texts import texts
-from support.waiting import AT_LAST, until
+from support.waiting import AT_LAST, PATIENT, until
 
 from brokers.broker import Broker, Seen
 from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.publisher import Publisher
 
 __all__ = ["url"]
 
@@ -203,6 +205,32 @@ def test_what_cannot_be_sent_is_a_vote_to_abort(broker: Broker, tmp_path: Path) 
     assert "missing" not in broker.admin.list_topics(timeout=AT_LAST).topics
     keyless = KafkaRelay(at, topic=small, key="shop")
     assert TEXTS["no column"] in vote(keyless, large, "keyless")
+
+
+@pytest.mark.ci
+def test_what_is_held_back_from_readers_is_said(
+    broker: Broker, topic: str, world: World
+) -> None:
+    """As by a transaction whose end was lost; here it is another's, and open."""
+    other = Producer({"bootstrap.servers": broker.address, "transactional.id": topic})
+    other.init_transactions(PATIENT)
+    other.begin_transaction()
+    for partition in range(3):
+        other.produce(topic, b"open", partition=partition)
+    other.flush()
+    keep(world, "orders.1.1", ONE)
+    relay = KafkaRelay(
+        broker.address, topic=topic, key="id", transaction_timeout=PATIENT
+    )
+    own = Publisher(world.resource._queue, relay, PATIENT)
+    until(lambda: own.turn() and world.visible() == 0)
+    assert relay.hidden() == ""
+    relay._transaction_timeout = 0
+    assert TEXTS["held back"].format(topic=topic) in relay.hidden()
+    other.abort_transaction(PATIENT)
+    until(lambda: relay.hidden() == "")
+    assert len(broker.read(topic)) == 3
+    relay.close()
 
 
 @pytest.mark.nightly

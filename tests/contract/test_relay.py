@@ -194,6 +194,21 @@ def test_a_position_that_cannot_be_read_is_not_now(world: World, topic: Topic) -
     assert set(rows) == {"confirmed"}
 
 
+def test_what_readers_do_not_see_is_said(world: World, topic: Topic) -> None:
+    """Until they do: a broker may lose the end of what it has committed."""
+    batches(world, 1)
+    topic.hidden = "readers of totals/0 are held back"
+    relay = publisher(world, TopicRelay(topic), LEASE)
+    all_turns(relay)
+    assert listed(world) == [("orders.1.1", topic.hidden)]
+    assert world.resource.gauges()["tpc.outbox.stopped"] == 1
+    with pytest.raises(RefusalError):
+        world.resource.send_again(order("orders.1.1"))
+    topic.hidden = ""
+    all_turns(relay)
+    assert listed(world) == []
+
+
 def test_a_position_that_is_gone_is_written_anew_while_nothing_is_open(
     world: World, topic: Topic
 ) -> None:

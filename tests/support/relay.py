@@ -33,6 +33,7 @@ class Topic:
         self.open: list[Message] = []
         self.epoch = 0
         self.is_readable = True
+        self.hidden = ""
 
     def transactions(self) -> list[str]:
         """Name ours, as readers see them."""
@@ -88,6 +89,9 @@ class TopicRelay:
     def _check_epoch(self) -> None:
         if self.epoch != self.topic.epoch:
             raise FencedError
+
+    def hidden(self) -> str:
+        return self.topic.hidden
 
     def ends(self) -> str:
         return f"topic totals ends with {', '.join(self.topic.transactions()[-3:])}"

@@ -120,6 +120,15 @@ class Broker:
         )
         return int(self._ask(futures).offset)
 
+    def ends(self, topic: str) -> dict[tuple[str, int], int]:
+        """Return the last offset of each partition; nothing if there is no topic."""
+        found = self._admin.list_topics(timeout=self._timeout).topics.get(topic)
+        everything = IsolationLevel.READ_UNCOMMITTED
+        return {
+            (topic, partition): self.end(topic, partition, everything) - 1
+            for partition in (found.partitions if found is not None else ())
+        }
+
     def last_value(self, topic: str) -> bytes | None:
         """Return the last committed record of a topic's only partition.
 

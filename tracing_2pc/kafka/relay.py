@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import IsolationLevel, KafkaException, Producer
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
@@ -135,6 +136,8 @@ class KafkaRelay:
         self._producer: Producer | None = None
         self._position_topic = ""
         self._refused: list[str] = []
+        # By partition: an offset that readers must pass, and since when.
+        self._unseen: dict[tuple[str, int], tuple[int, float]] = {}
 
     def _leave_to_parent(self) -> None:
         """Keep what has threads in the parent: to end it here would wait for them."""
@@ -220,6 +223,8 @@ class KafkaRelay:
         )
         self._producer.init_transactions(self._timeout)
         failpoint("relay.after_fence")
+        if isinstance(self._topic, str):  # what was in flight is not known here
+            self._expect(broker.ends(self._topic))
         text = broker.last_value(name)
         return None if text is None else Position(*json.loads(text))
 
@@ -276,12 +281,36 @@ class KafkaRelay:
         self._raise_refused()
 
     def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None and not self._refused:
+        if error is None:
+            self._expect({(message.topic(), message.partition()): message.offset()})
+        elif not self._refused:
             self._refused.append(f"topic {message.topic()}: {error.str()}")
 
     def _raise_refused(self) -> None:
         if self._refused:
             raise PublishError(f"the broker refuses a message: {self._refused[0]}")
+
+    def _expect(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        for place, offset in offsets.items():
+            _, since = self._unseen.get(place, (0, time.monotonic()))
+            self._unseen[place] = (offset, since)
+
+    def hidden(self) -> str:
+        """Say in which partitions readers are held back before what is published.
+
+        A broker that is killed can lose the end of a transaction that it has committed.
+        It counts after the longest that any transaction of this relay may take.
+        """
+        held, now = [], time.monotonic()
+        for (topic, partition), (offset, since) in list(self._unseen.items()):
+            end = self._connected().end(topic, partition, IsolationLevel.READ_COMMITTED)
+            if end > offset:
+                del self._unseen[topic, partition]
+            elif now - since > self._transaction_timeout:
+                held.append(f"{topic}/{partition} at offset {end} of {offset + 1}")
+        if not held:
+            return ""
+        return f"readers of {', '.join(held[:5])} are held back"
 
     def ends(self) -> str:
         """Say which transactions the last records of its topic are of."""

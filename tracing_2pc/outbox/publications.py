@@ -36,7 +36,8 @@ CONFIRMED: Final = "confirmed"
 STOPPED: Final = "stopped"
 SIGNED: Final = "signed"
 UNREADABLE: Final = "unreadable"
-"""What the row of a position says. The positions of the last two mean nothing."""
+HIDDEN: Final = "hidden"
+"""What the row of a position says. The positions of the last three mean nothing."""
 
 
 class PositionRow(NamedTuple):
@@ -295,7 +296,7 @@ class Publications(Queue):
         waiting = sa.select(sa.func.sum(q.rows), sa.func.min(q.committed))
         rows, oldest = connection.execute(waiting.where(~q.published)).one()
         on_record, now = self._positions(connection), self._clock()
-        is_stopped = int(STOPPED in on_record)
+        is_stopped = int(STOPPED in on_record or HIDDEN in on_record)
         return {
             "tpc.outbox.backlog": rows or 0,
             "tpc.outbox.oldest_age": max(0.0, now - oldest) if rows else 0.0,

@@ -18,6 +18,7 @@ from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.outbox.publications import (
     BEGUN,
     CONFIRMED,
+    HIDDEN,
     SIGNED,
     STOPPED,
     UNREADABLE,
@@ -66,6 +67,8 @@ class Publisher(Turns):
         # By application, after publications that failed: how many, and until when.
         self._failed: dict[str, tuple[int, float]] = {}
         self._unreadable = 0
+        self._looked = 0.0
+        self._is_hidden: bool | None = None  # not looked at yet
 
     def stop(self) -> None:
         """End the publication under way, give the lease back, and stay stopped."""
@@ -83,7 +86,24 @@ class Publisher(Turns):
         if publication is not None and not self._publish(publication):
             return 0.0
         is_more = self._queue.delete_published() or publication is not None
+        if not is_more or now - self._looked > LONGEST_PAUSE:
+            self._looked = now
+            self._look_for_hidden()
         return 0.0 if is_more else POLL
+
+    def _look_for_hidden(self) -> None:
+        """Note what readers do not see, although it was committed; or that they do."""
+        try:
+            why = self._relay.hidden()
+        except Exception as error:  # noqa: BLE001 - it is looked at again
+            logger.info("outbox: not known what readers see: %s", error)
+            return
+        if why and not self._is_hidden:
+            logger.error("outbox: readers do not see what is published: %s", why)
+            self._queue.note(self._holder, HIDDEN, Position(), why)
+        elif not why and self._is_hidden is not False:
+            self._queue.clear(self._holder, HIDDEN)
+        self._is_hidden = bool(why)
 
     def _take_over(self) -> float:
         """Learn what is in there; return seconds to wait, 0 if publishing may begin."""

@@ -87,6 +87,9 @@ class Relay(Protocol):
     def publish(self, publication: Publication) -> None:
         """Make all messages and the position visible together, or nothing."""
 
+    def hidden(self) -> str:
+        """Say what is published and held back from readers for too long; "" if none."""
+
     def ends(self) -> str:
         """Say which transactions are at the end of where it publishes, for a person."""
 

@@ -20,6 +20,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.outbox.publications import (
     CONFIRMED,
+    HIDDEN,
     STOPPED,
     PositionRow,
     Publications,
@@ -47,12 +48,17 @@ class StoppedRelay(Quarantine):
     def page(
         self, connection: Connection, query: RequestQuery
     ) -> Sequence[QuarantinedRequest]:
-        """Return a page of what waits; nothing while the relay goes on."""
+        """Return a page of what waits; nothing while the relay goes on.
+
+        What readers do not see is listed by the last transaction that was published.
+        """
         if query.state is RequestState.DROPPED:
             return super().page(connection, query)
-        stop = self._publications.on_record(connection).get(STOPPED)
-        if stop is None:
-            return ()
+        rows = self._publications.on_record(connection)
+        if (stop := rows.get(STOPPED)) is None:
+            if (hidden := rows.get(HIDDEN)) is None or not rows[CONFIRMED].position[1]:
+                return ()
+            stop = hidden._replace(position=rows[CONFIRMED].position)
         listed = [
             QuarantinedRequest(
                 key,
@@ -77,7 +83,8 @@ class StoppedRelay(Quarantine):
     def _keys(
         self, connection: Connection, stop: PositionRow
     ) -> list[tuple[RequestKey, float]]:
-        waiting = self._publications.waiting(connection)
+        rows = self._publications.on_record(connection)
+        waiting = self._publications.waiting(connection) if STOPPED in rows else []
         if not waiting and stop.position.transaction:
             transaction = TransactionId.parse(stop.position.transaction)
             waiting = [Waiting(transaction, BranchId(0, 0), stop.since)]
