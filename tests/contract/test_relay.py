@@ -185,13 +185,12 @@ def test_a_position_that_cannot_be_read_is_not_now(world: World, topic: Topic) -
     relay = publisher(world, TopicRelay(topic), LEASE)
     assert relay.turn() > 0
     assert relay.turn() > 0
-    _, rows = world.resource._queue.positions()
-    assert "unreadable" in rows
+    ((transaction, why),) = listed(world)
+    assert (transaction, why) == ("orders.1.1", TEXTS["unreadable"])
     topic.is_readable = True
     all_turns(relay)
     assert topic.transactions() == ["orders.1.1"]
-    _, rows = world.resource._queue.positions()
-    assert set(rows) == {"confirmed"}
+    assert listed(world) == []
 
 
 def test_what_readers_do_not_see_is_said(world: World, topic: Topic) -> None:

@@ -259,7 +259,8 @@ METRICS: Final[dict[str, Metric]] = {
     "tpc.outbox.stopped": Metric(
         "gauge",
         "{application}",
-        "applications whose requests the partner refused one after the other",
+        "applications whose requests the partner refused one after the other; 1 for "
+        "a relay that has stopped",
     ),
     "tpc.prepared_slots.used": Metric(
         "gauge", "{transaction}", "prepared transactions of the database server"

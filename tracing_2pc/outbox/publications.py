@@ -300,7 +300,7 @@ class Publications(Queue):
         return {
             "tpc.outbox.backlog": rows or 0,
             "tpc.outbox.oldest_age": max(0.0, now - oldest) if rows else 0.0,
-            "tpc.outbox.quarantined": is_stopped,
+            "tpc.outbox.quarantined": 0,
             "tpc.outbox.stopped": is_stopped,
         }
 

@@ -135,9 +135,9 @@ class Publisher(Turns):
 
     def _wait_for_position(self, error: Exception) -> float:
         self._unreadable += 1
-        why = f"{type(error).__name__}: {error}"
+        why = f"the position cannot be read yet: {type(error).__name__}: {error}"
         self._queue.note(self._holder, UNREADABLE, Position(), why)
-        logger.warning("outbox: the relay's position cannot be read yet: %s", why)
+        logger.warning("outbox: nothing is published: %s", why)
         return _pause_after(self._unreadable)
 
     def _halt(

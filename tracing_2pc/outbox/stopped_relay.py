@@ -5,7 +5,7 @@ A person draws one line through what waits, in the order of publication.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import Connection
 
@@ -22,6 +22,7 @@ from tracing_2pc.outbox.publications import (
     CONFIRMED,
     HIDDEN,
     STOPPED,
+    UNREADABLE,
     PositionRow,
     Publications,
     Waiting,
@@ -48,17 +49,18 @@ class StoppedRelay(Quarantine):
     def page(
         self, connection: Connection, query: RequestQuery
     ) -> Sequence[QuarantinedRequest]:
-        """Return a page of what waits; nothing while the relay goes on.
+        """Return a page of what waits, while the relay has stopped.
 
-        What readers do not see is listed by the last transaction that was published.
+        Where its position cannot be read, or readers do not see what is published, it
+        is one transaction, with why and since when: the next one, or the last.
         """
         if query.state is RequestState.DROPPED:
             return super().page(connection, query)
         rows = self._publications.on_record(connection)
-        if (stop := rows.get(STOPPED)) is None:
-            if (hidden := rows.get(HIDDEN)) is None or not rows[CONFIRMED].position[1]:
-                return ()
-            stop = hidden._replace(position=rows[CONFIRMED].position)
+        said = [rows[state] for state in (STOPPED, HIDDEN, UNREADABLE) if state in rows]
+        if not said:
+            return ()
+        stop = said[0]
         listed = [
             QuarantinedRequest(
                 key,
@@ -72,7 +74,7 @@ class StoppedRelay(Quarantine):
                 None,
                 None,
             )
-            for key, at in self._keys(connection, stop)
+            for key, at in self._keys(connection, rows)
             if query.application in (None, key.transaction.application)
             and query.key in (None, key)
             and (at, str(key)) > query.after
@@ -81,13 +83,18 @@ class StoppedRelay(Quarantine):
         return listed[: query.limit]
 
     def _keys(
-        self, connection: Connection, stop: PositionRow
+        self, connection: Connection, rows: Mapping[str, PositionRow]
     ) -> list[tuple[RequestKey, float]]:
-        rows = self._publications.on_record(connection)
-        waiting = self._publications.waiting(connection) if STOPPED in rows else []
-        if not waiting and stop.position.transaction:
-            transaction = TransactionId.parse(stop.position.transaction)
-            waiting = [Waiting(transaction, BranchId(0, 0), stop.since)]
+        waiting = self._publications.waiting(connection)
+        if STOPPED not in rows:
+            since = min(rows[s].since for s in (HIDDEN, UNREADABLE) if s in rows)
+            first = [] if HIDDEN in rows else waiting[:1]
+            waiting = [w._replace(committed=since) for w in first]
+        last = rows.get(STOPPED, rows[CONFIRMED])
+        if not waiting and (name := last.position.transaction):
+            since = max(row.since for row in rows.values())
+            transaction = TransactionId.parse(name)
+            waiting = [Waiting(transaction, BranchId(0, 0), since)]
         return [(RequestKey(w.transaction, w.branch, 0), w.committed) for w in waiting]
 
     def again(self, connection: Connection, order: RequestOrder) -> RequestState:
