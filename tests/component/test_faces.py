@@ -28,7 +28,7 @@ WRONG = {
     ("bookings.3.1", "orphaned"),
     ("notifier", "unreadable"),
     ("mailer", "refused_requests"),
-    ("ledger", "fault"),
+    ("ledger", "clock_differs"),
 }
 """What is wrong at this site."""
 

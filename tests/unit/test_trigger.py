@@ -11,7 +11,7 @@ import pytest
 from tracing_2pc.core.log_reader import TransactionSummary
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.inspection.trigger import NEEDED, Advice, Finding, Measured
+from tracing_2pc.inspection.trigger import NEEDED, Advice, Measured, Obstacle
 from tracing_2pc.inspection.trigger import advise as advise_with
 
 START = 1_700_000_000.0
@@ -138,14 +138,14 @@ def test_bounds_of_alike_batches_that_contradict_prove_nothing():
     """Then the finding is that the costs could not be separated."""
     rows = [1000] * 30
     advice = advise(stream(rows, usual), within=20.0)
-    assert advice.findings == (Finding.NOT_SEPARATED,)
+    assert advice.findings == (Obstacle.NOT_SEPARATED,)
 
 
 def test_a_recovery_that_is_too_short_contradicts_the_overhead():
     """And the advice says from which one on both bounds hold."""
     of = stream(VARIED, usual)
     advice = advise(of, within=20.0)
-    assert advice.findings == (Finding.CONTRADICTION,)
+    assert advice.findings == (Obstacle.CONTRADICTION,)
     assert advice.meet_at == pytest.approx(20.0 + 2.0 + 0.15 * 20.0)
     again = advise(of, within=advice.meet_at + 0.001)
     assert (again.findings, again.meet_at) == ((), None)
@@ -156,15 +156,15 @@ def test_batches_without_a_pause_are_said_to_be_back_to_back():
     """Each one begins when the one before it has ended."""
     advice = advise(stream(VARIED, usual, every=1.0))
     assert measured(advice).busy == pytest.approx(1.0)
-    assert Finding.BACK_TO_BACK in advice.findings
-    assert Finding.ROWS_TOO_SLOW not in advice.findings
+    assert Obstacle.BACK_TO_BACK in advice.findings
+    assert Obstacle.ROWS_TOO_SLOW not in advice.findings
 
 
 def test_rows_that_take_all_the_time_are_no_matter_of_the_interval():
     """Also if the batches are large: what is fixed is not what fills the time."""
     rows = [10 * count for count in VARIED]
     advice = advise(stream(rows, lambda count: 0.1 + 0.001 * count, every=1.0))
-    assert set(advice.findings) == {Finding.BACK_TO_BACK, Finding.ROWS_TOO_SLOW}
+    assert set(advice.findings) == {Obstacle.BACK_TO_BACK, Obstacle.ROWS_TOO_SLOW}
 
 
 def test_rows_that_leave_less_than_a_tenth_need_a_longer_interval():
@@ -188,9 +188,9 @@ def test_the_timeout_is_three_times_the_longest_batch_or_the_default():
     long = stream(VARIED, lambda rows: 200.0 + 0.1 * rows, every=1000.0)
     advice = advise(long, 900.0, 60.0)
     assert advice.timeout == pytest.approx(3 * (450 - DELIVERY), abs=1.0)
-    assert Finding.TIMEOUT_SHORT in advice.findings
-    assert Finding.TIMEOUT_SHORT not in advise(long, 0.0, 60.0).findings
-    assert Finding.TIMEOUT_SHORT not in advise(short, 60.0, 60.0).findings
+    assert Obstacle.TIMEOUT_SHORT in advice.findings
+    assert Obstacle.TIMEOUT_SHORT not in advise(long, 0.0, 60.0).findings
+    assert Obstacle.TIMEOUT_SHORT not in advise(short, 60.0, 60.0).findings
 
 
 def test_too_few_batches_with_rows_give_no_numbers():
@@ -198,9 +198,9 @@ def test_too_few_batches_with_rows_give_no_numbers():
     full = stream([*VARIED[: NEEDED - 1], *[0] * 9], usual)
     advice = advise(full)
     assert (advice.batches, advice.empty) == (NEEDED - 1, 9)
-    assert advice.findings == (Finding.TOO_FEW,)
+    assert advice.findings == (Obstacle.TOO_FEW,)
     assert advice.measured is None
-    assert advise([]).findings == (Finding.TOO_FEW,)
+    assert advise([]).findings == (Obstacle.TOO_FEW,)
 
 
 def test_only_committed_batches_with_rows_are_measured():
@@ -241,5 +241,5 @@ def test_what_spark_does_between_two_batches_counts_as_fixed():
 def test_short_pauses_are_no_pauses():
     """Half a second between batches of half a second is Spark at work."""
     of = stream(VARIED, lambda rows: 0.5 + 0.0001 * rows, every=1.1)
-    assert Finding.BACK_TO_BACK in advise(of, sparks_own=0.5).findings
-    assert Finding.BACK_TO_BACK not in advise(of, sparks_own=0.0).findings
+    assert Obstacle.BACK_TO_BACK in advise(of, sparks_own=0.5).findings
+    assert Obstacle.BACK_TO_BACK not in advise(of, sparks_own=0.0).findings

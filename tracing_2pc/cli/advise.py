@@ -18,8 +18,8 @@ from tracing_2pc.inspection.trigger import (
     NEWEST,
     OVERHEAD,
     Advice,
-    Finding,
     Measured,
+    Obstacle,
     Spread,
     advise,
 )
@@ -34,24 +34,24 @@ from tracing_2pc.operations.recover import raise_if_unknown
 from tracing_2pc.operations.wiring import open_configured_log
 
 _CURES: Final = {
-    Finding.TOO_FEW: "Too few records: {needed} batches with rows are needed. Let the "
+    Obstacle.TOO_FEW: "Too few records: {needed} batches with rows are needed. Let the "
     "job run; if records are forgotten before, raise keep_finished.",
-    Finding.NOT_SEPARATED: "The batches are too much alike to tell what a batch costs "
+    Obstacle.NOT_SEPARATED: "The batches are too much alike to tell what a batch costs "
     "from what its rows cost, and by the upper bounds of both the shortest interval is "
     "longer than the longest. Let the trigger be three times as long for "
     "{needed} batches, and ask again.",
-    Finding.CONTRADICTION: "No interval is both: what a batch costs whatever its rows "
+    Obstacle.CONTRADICTION: "No interval is both: what a batch costs whatever its rows "
     "is too much for so short a recovery. They meet at --recover-within {meet_at}s. "
     "Else pay more than {overhead:.0%} for the fixed cost, or make it smaller: fewer "
     "partitions, the driver's path, a faster participant.",
-    Finding.BACK_TO_BACK: "Batches follow each other without a pause. If a trigger "
+    Obstacle.BACK_TO_BACK: "Batches follow each other without a pause. If a trigger "
     "interval is set, or rows wait at the source, the stream is slower than its rows "
     "come: set at least the shortest interval. If batches still do not end in it, "
     "use more partitions, executors, or faster participants.",
-    Finding.ROWS_TOO_SLOW: "Rows alone take {load:.0%} of the time: no interval leaves "
-    "{overhead:.0%} for the rest. Use more partitions, executors, or faster "
+    Obstacle.ROWS_TOO_SLOW: "Rows alone take {load:.0%} of the time: no interval "
+    "leaves {overhead:.0%} for the rest. Use more partitions, executors, or faster "
     "participants.",
-    Finding.TIMEOUT_SHORT: "The job's transaction_timeout is shorter than three times "
+    Obstacle.TIMEOUT_SHORT: "The job's transaction_timeout is shorter than three times "
     "its longest batch: set the one above before the batches become longer.",
 }
 

@@ -163,7 +163,7 @@ def _add_outbox(add: Add) -> None:
     actions = outbox.add_subparsers(metavar="action", required=True, dest="action")
     common = _common(argparse.SUPPRESS)  # the command has them, too
     add_action = functools.partial(actions.add_parser, parents=[common])
-    ls = add_action("ls", help="list requests in quarantine")
+    ls = add_action("ls", help="list refused requests")
     ls.add_argument("--application", help="only of this one")
     ls.add_argument("--limit", type=_count, default=100, help="default: 100")
     ls.add_argument("--dropped", action="store_true", help="those that were dropped")

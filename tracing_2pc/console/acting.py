@@ -37,8 +37,8 @@ class ActingPages(Blueprint):
         self.post(f"{path}/confirm")(self.confirm)
         self.post(f"{path}/resolve")(self.resolve)
 
-    def acts(self, **path: str) -> tuple[str, list[Act]]:
-        """Return what the thing is called, and what can be done about it now."""
+    def acts(self, **path: str) -> tuple[str, str, list[Act]]:
+        """Return what the thing is called, how it is, and what can be done about it."""
         raise NotImplementedError
 
     def changed(self, **path: str) -> str:
@@ -90,11 +90,11 @@ class ActingPages(Blueprint):
                 raise Problem(503, f"nothing was done: {wait}. {again}")
             if not current_session().operator:
                 raise Problem(403, "a viewer may look: log in as operator to resolve")
-            subject, acts = self.acts(**path)
+            subject, now, acts = self.acts(**path)
             name = request.form.get("option")
             if (act := next((a for a in acts if a.name == name), None)) is None:
-                wrong = f"{subject}: this cannot be done now; look at it again"
-                raise Problem(409, wrong)
+                wrong = "this cannot be done now; look at it again"
+                raise Problem(409, f"{subject} is {now}: {wrong}")
             yield subject, act
 
 

@@ -74,13 +74,13 @@ class Pages(ActingPages):
         )
         return page, 404 if unknown else 200
 
-    def acts(self, **path: str) -> tuple[str, list[Act]]:
+    def acts(self, **path: str) -> tuple[str, str, list[Act]]:
         """Return them from a view that is new."""
         transaction = _read(path["id_"])
         self._state.drop(transaction)
         view = self._state.views.get((transaction, True))
-        subject = f"{transaction} is {view.state or 'not on record'}"
-        return subject, list(acts_about(self._state.sources, view))
+        now = str(view.state or "not on record")
+        return str(transaction), now, list(acts_about(self._state.sources, view))
 
     def changed(self, **path: str) -> str:
         """Have the transaction read anew; return its page."""

@@ -50,11 +50,11 @@ class RefusedPages(ActingPages):
             "refused_request.html", key=read, acts=acts, longest=LONGEST_REASON
         )
 
-    def acts(self, **path: str) -> tuple[str, list[Act]]:
+    def acts(self, **path: str) -> tuple[str, str, list[Act]]:
         """Return them for the request as it is now."""
         participant, key = path["participant"], self._read(**path)
         self._state.request.drop((participant, key))
-        return str(key), self._acts(participant, key)
+        return str(key), "a refused request", self._acts(participant, key)
 
     def changed(self, **_path: str) -> str:
         """Have refused requests listed anew; return their list."""

@@ -57,6 +57,9 @@ class FindingKind(Word):
     NOT_TOLD = "not_told"
     UNREADABLE = "unreadable"
     FAULT = "fault"
+    CLOCK_DIFFERS = "clock_differs"
+    MISDIRECTED = "misdirected"
+    SLOTS = "slots"
     BACKLOG = "backlog"
     REFUSED_REQUESTS = "refused_requests"
 

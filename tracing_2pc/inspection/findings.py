@@ -78,7 +78,7 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
                 "ages of what is in doubt are by its clock, ages on record by the "
                 "log's, and diagnoses compare them"
             )
-            yield fault(source, why, _SYNCHRONISE)
+            yield fault(source, why, _SYNCHRONISE, FindingKind.CLOCK_DIFFERS)
     for name, description in evidence.descriptions.items():
         source = participant_source(name)
         said = description.unreachable or description.refused or description.unready
@@ -217,7 +217,7 @@ def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
     identities = {d.participant: d.identity for d in described if d.identity}
     cure = "mend the addresses in `participants`: here, and where the job names them"
     for name, why in find_misdirected(identities, log.forgotten_by_application):
-        yield fault(participant_source(name), why, cure)
+        yield fault(participant_source(name), why, cure, FindingKind.MISDIRECTED)
 
 
 def _of_gauges(
@@ -231,7 +231,7 @@ def _of_gauges(
             "free one it votes abort"
         )
         cure = "finish what is in doubt, or raise max_prepared_transactions"
-        yield fault(source, why, cure)
+        yield fault(source, why, cure, FindingKind.SLOTS)
     waits = gauges.get("tpc.outbox.oldest_age", 0.0)
     if waits >= settings.stuck_after:
         why = f"the oldest request of its outbox waits for {format_duration(waits)}"

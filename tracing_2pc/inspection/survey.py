@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from tracing_2pc.core.access import Role
 from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
 from tracing_2pc.core.log_reader import LogReader
 from tracing_2pc.core.model import (
@@ -74,6 +75,11 @@ def survey_all(
         for name, participant in participants.items()
         if participant_source(name) not in unreadable
     }
+    descriptions = describe_all(participants)
+    refused = list_refused(answering, limit=REFUSED)
+    for name, why in refused.unreadable.items():
+        if name in descriptions and descriptions[name].role != Role.JOB:
+            unreadable[Source(SourceKind.OUTBOX, name)] = why
     return Evidence(
         clock.now(),
         first,
@@ -83,8 +89,8 @@ def survey_all(
         unreadable,
         participants=tuple(participants),
         skews=skews,
-        descriptions=describe_all(participants),
-        refused=list_refused(answering, limit=REFUSED).listings,
+        descriptions=descriptions,
+        refused=refused.listings,
     )
 
 

@@ -54,7 +54,7 @@ class Cost(NamedTuple):
     separated: bool
 
 
-class Finding(Word):
+class Obstacle(Word):
     """What stands in the way of a good interval."""
 
     TOO_FEW = "too few"
@@ -110,7 +110,7 @@ class Advice:
     longest: float | None = None
     meet_at: float | None = None  # recover_within from which both bounds hold
     timeout: float | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Obstacle, ...] = ()
 
 
 def advise(
@@ -138,7 +138,7 @@ def advise(
         recover_within=recover_within,
     )
     if full < NEEDED:
-        return dataclasses.replace(counted, findings=(Finding.TOO_FEW,))
+        return dataclasses.replace(counted, findings=(Obstacle.TOO_FEW,))
     measured = _measure(committed, sparks_own)
     shortest, longest = _shortest(measured), _longest(measured, recover_within)
     made = measured.seconds_of_batch(longest or 0.0)
@@ -183,18 +183,18 @@ def _findings(
     shortest: float | None,
     meet_at: float | None,
     timeout_in_force: float,
-) -> list[Finding]:
+) -> list[Obstacle]:
     separated = measured.cost.separated
     findings = []
     if measured.busy >= _FULL:
-        findings.append(Finding.BACK_TO_BACK)
+        findings.append(Obstacle.BACK_TO_BACK)
     if separated and (shortest is None or 1.0 - measured.load < OVERHEAD):
-        findings.append(Finding.ROWS_TOO_SLOW)
+        findings.append(Obstacle.ROWS_TOO_SLOW)
     elif meet_at is not None:
-        known = Finding.CONTRADICTION if separated else Finding.NOT_SEPARATED
+        known = Obstacle.CONTRADICTION if separated else Obstacle.NOT_SEPARATED
         findings.append(known)
     if 0 < timeout_in_force < _TIMES_LONGEST * measured.longest:
-        findings.append(Finding.TIMEOUT_SHORT)
+        findings.append(Obstacle.TIMEOUT_SHORT)
     return findings
 
 

@@ -375,7 +375,7 @@ def _outbox_of(participant: RemoteParticipant) -> RemoteOutbox:
 def find_outboxes(
     participants: Mapping[str, RemoteParticipant], key: RequestKey
 ) -> tuple[list[str], QuarantinedRequest | None]:
-    """Return the outbox that has a request in quarantine, and the request.
+    """Return the outbox that has a refused request, and the request.
 
     If none has it, all outboxes: one of them may have it no more. Two outboxes of one
     application have the same keys: what is meant is never guessed, so that an order
@@ -390,7 +390,7 @@ def find_outboxes(
     holders = {name: li.requests[0] for name, li in listings.items() if li.requests}
     if len(holders) > 1:
         raise ConfigurationError(
-            f"request {key} is in quarantine at {join_names(holders)}: name one of "
+            f"request {key} was refused at {join_names(holders)}: name one of "
             "them by --participant"
         )
     if holders:
@@ -401,7 +401,7 @@ def find_outboxes(
             silent = {*refused.unreadable, *dropped.unreadable}
             why = "was dropped at" if others else "may be known, too, at"
             raise ConfigurationError(
-                f"request {key} is in quarantine at {name}, and {why} "
+                f"request {key} was refused at {name}, and {why} "
                 f"{join_names(sorted(others or silent))}: say which is meant by "
                 "--participant"
             )
