@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 Sink = TwoPhaseCommitSink | DistributedSink
 
+_NO_HANDLE: Final = "the log has no handle of what was not decided commit"
+
 _TEXT: Final = 500
 """Characters of what a sink raised that its answer repeats; the log has all of it."""
 
@@ -90,36 +92,32 @@ def participants_of(sink: Sink) -> Mapping[str, Participant]:
     return {name: SinkParticipant(name, sink)}
 
 
+def _own(participants: Mapping[str, Participant]) -> list[SinkParticipant]:
+    return [p for p in participants.values() if isinstance(p, SinkParticipant)]
+
+
 def check_leftovers(sink: Sink) -> None:
     """Warn, by name, of a sink that cannot find what a killed task left prepared.
 
     Raises:
         ContractError: its `abort_transaction` does not take the handles to keep.
     """
-    for name, participant in participants_of(sink).items():
-        if not isinstance(participant, SinkParticipant):
-            continue
-        method = find_method(participant.sink, "abort_transaction")
-        if method is None:
-            instead = ""
-            if find_method(participant.sink, "recover_and_abort") is not None:
-                instead = (
-                    ". Its recover_and_abort is not called: the log has no handle of "
-                    "what was not decided commit"
-                )
+    for own in _own(participants_of(sink)):
+        if (method := find_method(own.sink, "abort_transaction")) is None:
+            flinks = find_method(own.sink, "recover_and_abort")
             logger.warning(
                 "%s has no abort_transaction(transaction_id, keep): what a task "
                 "prepares that is killed, or is retried, stays prepared for ever, "
                 "whatever is decided%s",
-                name,
-                instead,
+                own.name,
+                f". Its recover_and_abort is not called: {_NO_HANDLE}" * bool(flinks),
             )
             continue
         try:
             inspect.signature(method).bind("", [])
         except TypeError:
             raise ContractError(
-                f"{name}.abort_transaction must take (transaction_id, keep): it is "
+                f"{own.name}.abort_transaction must take (transaction_id, keep): it is "
                 "called after a commit, too, with the handles that were committed"
             ) from None
 
@@ -130,9 +128,8 @@ def check_job(sink: Sink, application: str) -> None:
     Raises:
         Exception: what a sink raises; the job is not started then.
     """
-    for participant in participants_of(sink).values():
-        own = isinstance(participant, SinkParticipant) and participant.sink
-        if own and (check := find_method(own, "check_job")):
+    for own in _own(participants_of(sink)):
+        if check := find_method(own.sink, "check_job"):
             check(application)
 
 
@@ -279,7 +276,7 @@ def finish_recovery(
     Raises:
         Exception: what a sink raises; nothing of the batch is written then.
     """
-    own = [p for p in participants.values() if isinstance(p, SinkParticipant)]
+    own = _own(participants)
     checked = [p for p in own if find_method(p.sink, "check_store")]
     newest = TransactionFilter(application, TransactionState.COMMITTED, limit=1)
     for summary in log.transactions(newest) if checked else ():

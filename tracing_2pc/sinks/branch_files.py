@@ -8,6 +8,7 @@ import decimal
 import json
 import math
 import os
+import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,11 @@ _IN_MEMORY: Final = 32 << 20
 
 _LONGEST: Final = 255
 """Bytes of a name in a folder, of every file system in use."""
+
+_HAS_TEXT: Final = re.compile(r"(large_)?string$|u?int|bool|date|decimal")
+"""Arrow's types whose values may be in the name of a folder."""
+
+_BYTES: Final = ("binary", "large_binary")
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = {*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"}
@@ -273,7 +279,7 @@ def _check_columns(schema: pa.Schema, kind: str, partition_by: Sequence[str]) ->
             raise ConfigurationError(
                 f"partition_by names {column!r}, which the rows do not have: {names}"
             )
-        if not _has_text(of := schema.field(column).type):
+        if not _HAS_TEXT.match(str(of := schema.field(column).type)):
             raise ConfigurationError(
                 f"partition_by names {column!r}, of type {of}: take a date, text, a "
                 "whole number, a decimal or a boolean"
@@ -289,12 +295,6 @@ def _no_form(kind: str, field: pa.Field, cast: str) -> ConfigurationError:
         f"column {field.name!r} is {field.type!s:.60}, which readers of {kind} do not "
         f"know: write {cast}"
     )
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _without_void(schema: pa.Schema) -> pa.Schema:
@@ -322,16 +322,6 @@ def _kinds(kind: pa.DataType) -> set[str]:
     return {str(kind)}.union(*inner)
 
 
-def _has_text(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    checks = (
-        *(types.is_string, types.is_large_string, types.is_integer, types.is_boolean),
-        *(types.is_date, types.is_decimal),
-    )
-    return any(check(kind) for check in checks)
-
-
 def _split(
     batch: pa.RecordBatch, partition_by: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
@@ -353,8 +343,8 @@ def _split(
     for code in codes.unique():
         number, parts = code.as_py(), []
         for known in reversed(texts):
-            number, place = divmod(number, len(known))
-            parts.append(known[place])
+            number, index = divmod(number, len(known))
+            parts.append(known[index])
         yield tuple(reversed(parts)), rest.filter(pc.equal(codes, code))
 
 
@@ -421,7 +411,7 @@ class _Csv:
         for field in schema:
             if types.is_nested(field.type):
                 raise _no_form("csv", field, f"to_json({field.name})")
-        kinds = [pa.string() if _is_bytes(f.type) else f.type for f in schema]
+        kinds = [pa.string() if f.type in _BYTES else f.type for f in schema]
         self._schema = pa.schema(list(zip(schema.names, kinds, strict=True)))
         self._writer = csv.CSVWriter(file, self._schema)
 
@@ -432,7 +422,7 @@ class _Csv:
                 "an empty line, which readers skip: write Parquet or JSON"
             )
         for n, field in enumerate(table.schema):
-            if _is_bytes(field.type):
+            if field.type in _BYTES:
                 texts = [content.plain_text(v) for v in table.column(n).to_pylist()]
                 table = table.set_column(n, self._schema.field(n), [texts])
         self._writer.write_table(table)

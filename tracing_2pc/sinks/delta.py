@@ -187,7 +187,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
             if self._is_committed(table, transaction, handles):
                 break
             since = table.version()
-            self._place(table, transaction, handles)
+            self._link_checked(table, transaction, handles)
             failed = self._append(table, transaction, handles)
         else:
             raise ParticipantUnavailableError(
@@ -263,7 +263,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
         digest = hashlib.sha256(text.encode()).digest()
         return transaction.attempt << _DIGEST_BITS | int.from_bytes(digest[:5], "big")
 
-    def _place(
+    def _link_checked(
         self, table: Any, transaction: TransactionId, handles: Sequence[DeltaHandle]
     ) -> None:
         """Link the files to where the commit lists them. Idempotent.

@@ -188,33 +188,18 @@ def _same(have: pa.DataType, want: pa.DataType) -> bool:
     """Tell if values are the same in both: a cast changes their form only."""
     from pyarrow import types
 
-    if types.is_nested(want):
-        if have.num_fields != want.num_fields or not _same_kind(have, want):
-            return False
-        inner = [(have.field(n), want.field(n)) for n in range(want.num_fields)]
-        named = types.is_struct(want)
-        return all(
-            (h.name == w.name or not named)
-            and (w.nullable or not h.nullable)
-            and _same(h.type, w.type)
-            for h, w in inner
-        )
     if types.is_timestamp(want) and types.is_timestamp(have):
         return have.unit == want.unit and (have.tz is None) == (want.tz is None)
-    return bool(have == want) or _same_kind(have, want)
+    if have.num_fields != want.num_fields or _kind(have) != _kind(want):
+        return False
+    inner = [(have.field(n), want.field(n)) for n in range(want.num_fields)]
+    return all(
+        (h.name == w.name or not types.is_struct(want))
+        and (w.nullable or not h.nullable)
+        and _same(h.type, w.type)
+        for h, w in inner
+    )
 
 
-def _same_kind(have: pa.DataType, want: pa.DataType) -> bool:
-    from pyarrow import types
-
-    def is_list(kind: pa.DataType) -> bool:
-        return bool(types.is_list(kind) or types.is_large_list(kind))
-
-    def is_text(kind: pa.DataType) -> bool:
-        return bool(types.is_string(kind) or types.is_large_string(kind))
-
-    def is_binary(kind: pa.DataType) -> bool:
-        return bool(types.is_binary(kind) or types.is_large_binary(kind))
-
-    checks = (is_list, is_text, is_binary, types.is_struct, types.is_map)
-    return any(check(have) and check(want) for check in checks)
+def _kind(kind: pa.DataType) -> str:
+    return str(kind).partition("<")[0].removeprefix("large_")

@@ -11,12 +11,19 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from tracing_2pc.core.errors import ConfigurationError, ParticipantRefusedError
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.settings import check_name
-from tracing_2pc.sinks.branch_files import BranchFiles
-from tracing_2pc.sinks.shared_folder import SharedFolder
+from tracing_2pc.sinks.branch_files import BranchFiles, is_folder_of_value
+from tracing_2pc.sinks.shared_folder import PREPARED, SharedFolder
+
+_SHOWN: Final = 200
+"""Characters of a path that a line repeats."""
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -193,12 +200,56 @@ class FolderSink(Generic[_Handle]):
     def _check_paths(
         self, transaction: TransactionId, handles: Sequence[_Handle]
     ) -> None:
-        branches = ((handle.receipt_branch, handle.paths) for handle in handles)
-        self._folder.check_paths(transaction, branches, in_folders=self._in_folders)
+        """See that tasks make such paths in a transaction, each branch its own.
+
+        Who writes a receipt must not name what belongs to another, here or elsewhere.
+
+        Raises:
+            ParticipantRefusedError: a path is none that a task makes.
+        """
+        taken, names = set[str](), set[str]()
+        for handle in handles:
+            branch = handle.receipt_branch
+            wrote = set[str]() if branch is None else {str(branch)}
+            for path in map(str, handle.paths):
+                *folders, name = path.split("/")
+                made = PREPARED.fullmatch(name)
+                wrote.add(made["branch"] if made else "")
+                if (
+                    made is None
+                    or made["transaction"] != str(transaction)
+                    or len(wrote) > 1
+                    or taken & wrote
+                    or name in names
+                    or (folders and not self._in_folders)
+                    or not all(map(is_folder_of_value, folders))
+                ):
+                    raise ParticipantRefusedError(
+                        f"{transaction}: a receipt names {path[:_SHOWN]!r}, which its "
+                        f"task cannot have made in {self._folder.path}: nothing was "
+                        "changed. Find out which executor has sent it"
+                    )
+                names.add(name)
+            taken |= wrote
 
     def _raise_if_elsewhere(self, handles: Sequence[_Handle]) -> None:
-        wrote = [handle.folder for handle in handles]
-        self._folder.raise_if_elsewhere(wrote, self._driver_sees)
+        """See, where a transaction is committed, that its tasks wrote here.
+
+        If none has, it is the driver's folder that counts; and if the driver has not
+        looked either, the folder is made.
+
+        Raises:
+            ParticipantUnavailableError: this is another one.
+        """
+        wrote: set[str | None] = {handle.folder for handle in handles}
+        expected = wrote or {self._driver_sees}
+        if expected == {None}:
+            self._folder.identify()
+        elif expected != {self._folder.read_id()}:
+            raise ParticipantUnavailableError(
+                f"{self._folder.path} is not the folder that the tasks wrote to: mount "
+                "or share that one here. Its files are still there"
+            )
 
 
 def _path_of(folder: str, sink: str, how: str) -> Path:

@@ -34,7 +34,6 @@ from tracing_2pc.sinks.branch_files import (
     TEMPORARY,
     exists,
     flush_folders,
-    is_folder_of_value,
     make_folders,
 )
 from tracing_2pc.sinks.values import raise_if_apart
@@ -43,15 +42,12 @@ logger = logging.getLogger(__name__)
 
 _TRANSACTION: Final = r"(?P<transaction>.+\.[0-9]+\.[0-9]+)"
 _STEM: Final = rf"{_TRANSACTION}\.(?P<branch>[0-9]+\.[0-9]+)\.[0-9a-f]{{12}}"
-_NAME: Final = re.compile(rf"{_STEM}\.[0-9]+\.({'|'.join(ENCODERS)})")
+PREPARED: Final = re.compile(rf"{_STEM}\.[0-9]+\.({'|'.join(ENCODERS)})")
 _MANIFEST: Final = re.compile(rf"{_TRANSACTION}\.manifest\.[0-9a-f]+")
 _RESERVED: Final = re.compile(
     rf"(?P<sink>[^.]+)\.{_STEM}\.columns\.({'|'.join(ENCODERS)})"
     rf"\.(?P<digest>[0-9a-f]{{32}}){re.escape(TEMPORARY)}"
 )
-
-_SHOWN: Final = 200
-"""Characters of a path that a line repeats."""
 
 
 class SharedFolder:
@@ -72,49 +68,6 @@ class SharedFolder:
         Its name alone tells: it begins with its transaction.
         """
         return self.path / ".tpc" / f"{self._name}.{Path(path).name}{TEMPORARY}"
-
-    def check_paths(
-        self,
-        transaction: TransactionId,
-        branches: Iterable[tuple[object, Iterable[Any]]],
-        *,
-        in_folders: bool,
-    ) -> None:
-        """See that tasks make such paths in a transaction, each branch its own.
-
-        Who writes a receipt must not name what belongs to another, here or elsewhere.
-
-        Args:
-            transaction: whose they should be.
-            branches: whose receipt it is, if that is known, and the paths in it.
-            in_folders: of partition values, which this sink makes.
-
-        Raises:
-            ParticipantRefusedError: a path is none that a task makes.
-        """
-        taken = set[str]()
-        for branch, paths in branches:
-            wrote, names = {str(branch)} if branch else set[str](), set[str]()
-            for path in map(str, paths):
-                *folders, name = path.split("/")
-                made = _NAME.fullmatch(name)
-                wrote.add(made["branch"] if made else "")
-                if (
-                    made is None
-                    or made["transaction"] != str(transaction)
-                    or len(wrote) > 1
-                    or taken & wrote
-                    or name in names
-                    or (folders and not in_folders)
-                    or not all(map(is_folder_of_value, folders))
-                ):
-                    raise ParticipantRefusedError(
-                        f"{transaction}: a receipt names {path[:_SHOWN]!r}, which its "
-                        f"task cannot have made in {self.path}: nothing was changed. "
-                        "Find out which executor has sent it"
-                    )
-                names.add(name)
-            taken |= wrote
 
     def raise_if_linked(self, paths: Iterable[str]) -> None:
         """See that no folder of these files is a symbolic link: it may lead elsewhere.
@@ -164,7 +117,7 @@ class SharedFolder:
         for file in (self.path / ".tpc").glob(f"{self._name}.{application}.*"):
             name = file.name.removeprefix(f"{self._name}.").removesuffix(TEMPORARY)
             if made := (
-                _NAME.fullmatch(name)
+                PREPARED.fullmatch(name)
                 or _MANIFEST.fullmatch(name)
                 or _RESERVED.fullmatch(file.name)
             ):
@@ -195,26 +148,6 @@ class SharedFolder:
         flush_folders(self._id_file.parent, [self._id_file.parent])
         return self._id_file.read_text(encoding="utf-8")
 
-    def raise_if_elsewhere(self, wrote: Sequence[str], driver_sees: str | None) -> None:
-        """See, where a transaction is committed, that its tasks wrote here.
-
-        Args:
-            wrote: the ids of the tasks' folders.
-            driver_sees: of the driver's, which counts if no task has written. If it has
-                not looked either, the folder is made.
-
-        Raises:
-            ParticipantUnavailableError: this is another one.
-        """
-        expected: set[str | None] = set(wrote) or {driver_sees}
-        if expected == {None}:
-            self.identify()
-        elif expected != {self.read_id()}:
-            raise ParticipantUnavailableError(
-                f"{self.path} is not the folder that the tasks wrote to: mount or "
-                "share that one here. Its files are still there"
-            )
-
     @property
     def _id_file(self) -> Path:
         return self.path / "_tpc" / "folder-id"
@@ -225,7 +158,7 @@ class SharedFolder:
         """Return the layout of the committed files of a format; empty if not known."""
         known: dict[str, Any] = {}
         for file in sorted(self._layouts(kind).glob("*")):
-            part = json.loads(file.read_text("utf-8"))
+            part = _read(file, "partition_by", "columns")
             known = {**part, "columns": known.get("columns", {}) | part["columns"]}
         return known
 
@@ -248,7 +181,7 @@ class SharedFolder:
             # In this order: what is reserved is noted before it is removed.
             for other, file in self._reserved(transaction, kind, digest):
                 with contextlib.suppress(FileNotFoundError):
-                    known = json.loads(file.read_text("utf-8"))
+                    known = _read(file, "partition_by", "columns")
                     raise_if_apart(layout, kind, known, f"files of {other} in .tpc/")
             raise_if_apart(layout, kind, self.layout(kind))
         except BaseException:
@@ -294,19 +227,9 @@ class SharedFolder:
             ParticipantUnavailableError: its manifest is damaged.
         """
         with contextlib.suppress(FileNotFoundError):
-            return self._read_manifest(transaction)[0]
+            manifest = _read(self._manifest(transaction), "files", "transaction")
+            return str(manifest["transaction"])
         return None
-
-    def _read_manifest(self, transaction: TransactionId) -> tuple[str, set[str]]:
-        target = self._manifest(transaction)
-        try:
-            said = json.loads(target.read_text(encoding="utf-8"))
-            return str(said["transaction"]), {file["path"] for file in said["files"]}
-        except (ValueError, LookupError, TypeError) as error:
-            raise ParticipantUnavailableError(
-                f"{target} is damaged ({error}): put it back from a copy; or, if all "
-                "files of its batch are in the folder, delete it"
-            ) from None
 
     def newest(self, application: str) -> int | None:
         """Return the last batch that has a manifest, if one has."""
@@ -323,8 +246,8 @@ class SharedFolder:
             ParticipantRefusedError: it is not: another log has the same transaction.
         """
         target = self._manifest(transaction)
-        _, paths = self._read_manifest(transaction)
-        if paths != {file["path"] for file in files}:
+        written = _read(target, "files", "transaction")["files"]
+        if {file["path"] for file in written} != {file["path"] for file in files}:
             raise ParticipantRefusedError(
                 f"{transaction} is committed in {self.path} with other files, by a job "
                 "of the same application name with another log"
@@ -369,6 +292,25 @@ class SharedFolder:
 def _stem(path: str) -> str:
     """Return what the names of all files of a branch begin with."""
     return Path(path).name.rsplit(".", 2)[0]
+
+
+def _read(path: Path, *keys: str) -> dict[str, Any]:
+    """Read what `SharedFolder` has written.
+
+    Raises:
+        ParticipantUnavailableError: it is damaged.
+    """
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        if said.keys() >= {*keys}:
+            return dict(said)
+        reason = "a part is missing"
+    except (ValueError, AttributeError) as error:
+        reason = str(error)
+    raise ParticipantUnavailableError(
+        f"{path} is damaged ({reason}): put it back from a copy; or, if all files of "
+        "its batch are in the folder, delete it"
+    )
 
 
 def _write_durable(path: Path, text: str) -> None:

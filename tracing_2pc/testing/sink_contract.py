@@ -33,6 +33,7 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.core.states import Decision
 from tracing_2pc.sinks.base import Sink, check_job, check_leftovers, participants_of
+from tracing_2pc.sinks.members import find_method
 from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.store import open_log
 from tracing_2pc.testing.promises import Records, broken, expect_rows
@@ -147,7 +148,7 @@ class World:
     def expect_nothing_left(self, when: str, promise: str) -> None:
         """Fail if something is left that is prepared and will never be committed."""
         sinks = own_sinks(self.sink)
-        if any(not callable(getattr(s, "abort_transaction", None)) for s in sinks):
+        if any(find_method(s, "abort_transaction") is None for s in sinks):
             return  # one test is about that
         if left := list(self.contract.leftovers(self.where) or ()):
             broken(f"{when}, {len(left)} leftovers stay: {left[0]!r}. {promise}")
@@ -216,7 +217,7 @@ class SinkContract:
         except ContractError as error:
             broken(str(error))
         for own in own_sinks(world.sink):
-            if not callable(getattr(own, "abort_transaction", None)):
+            if find_method(own, "abort_transaction") is None:
                 broken(
                     f"{type(own).__name__} has no abort_transaction(transaction_id, "
                     "keep): what a task prepares that is killed or retried stays "
