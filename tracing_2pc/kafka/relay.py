@@ -338,6 +338,8 @@ def _column(record: Record, name: str, row: int, argument: str) -> str | None:
     value = record.values[name]
     if value is None or isinstance(value, str):
         text = value
+    elif type(value) is int:
+        return str(value)
     else:
         text = json.dumps(value, default=plain_text_of)
         text = json.loads(text) if text.startswith('"') else text
