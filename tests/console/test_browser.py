@@ -214,7 +214,7 @@ def test_what_persons_type_is_text(opened, at):
     sees(page, EVIL)
     reason_of(page, "Deliver commit again").fill(EVIL)
     page.get_by_role("button", name="Deliver commit again").click()
-    assert_there(page.locator("dd", has_text=EVIL), 2)
+    assert_there(page.locator("dd", has_text=EVIL), 3)
     page.get_by_role("button", name="Deliver commit again").click()
     page.locator("#audit").wait_for()
     assert_there(page.locator("#audit td", has_text=EVIL))
