@@ -183,7 +183,7 @@ def test_a_refused_request_is_found_and_dropped(opened, at):
         assert page.url.endswith("/confirm")
         page.get_by_label("Type the row's number").fill("0")
         page.get_by_role("button", name="Drop").click()
-        sees(page, f"Request {MAILED} at mailer is dropped")
+        sees(page, f"request {MAILED} at mailer is dropped")
         assert_there(page.get_by_role("link", name=MAILED), 0)
         page.set_viewport_size(NARROW)
         check(page, NARROW, "refused-narrow")
@@ -244,7 +244,7 @@ def test_the_keyboard_is_enough(opened, at):
     sees(page, "Deliver commit again: orders.8.1?")
     tab_to(page, "main button")
     keys.press("Enter")
-    sees(page, "Decided commit, but not delivered to all: not acknowledged: notifier")
+    sees(page, "is committing; not acknowledged: notifier")
 
 
 def tab_to(page: Any, selector: str) -> list[str]:

@@ -76,8 +76,7 @@ class ActingPages(Blueprint):
                 raise Problem(502, f"{error}; look at it again") from None
             finally:
                 page = self.changed(**path)
-            text = f"{done.text[0].upper()}{done.text[1:]}."
-            session.notice = Notice(text, done.well)
+            session.notice = Notice(f"{done.text}.", done.well)
         return redirect(page, 303)
 
     @contextlib.contextmanager
