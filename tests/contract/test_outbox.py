@@ -328,6 +328,16 @@ def test_the_check_at_prepare(make, partner, plan, status, asked):
     assert backlog(world.resource) == 2_001
 
 
+@pytest.mark.parametrize("after", [86_400, 0])
+def test_a_check_waits_as_long_as_the_partner_says(make, partner, after):
+    """`Retry-After`: what is prepared meanwhile is neither yes nor no, unasked."""
+    world = make(check=partner.url, sends=False)
+    partner.plan = [(429, str(after))]
+    answers = [world.prepare(T, ids(1), once=True).status_code for _ in range(2)]
+    assert answers == [503, 503 if after else 200]
+    assert len(partner.bodies) == (1 if after else 2)
+
+
 @any_database
 @pytest.mark.parametrize(
     "column",

@@ -18,7 +18,7 @@ from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.settings import check_url, read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.connection import ask, pool_of
-from tracing_2pc.outbox.partner import PartnerAnswer
+from tracing_2pc.outbox.partner import LONGEST_ASKED, PartnerAnswer
 from tracing_2pc.outbox.partner_request import (
     MakeRequest,
     ReadStatuses,
@@ -113,6 +113,7 @@ class HttpPartner:
         self._check = _checked(check) if check else None
         self._headers = headers or {}
         self._token = token
+        self._unasked_until = 0.0  # by this process's own clock
 
     @property
     def checks(self) -> bool:
@@ -122,8 +123,14 @@ class HttpPartner:
     def check(self, records: Sequence[str]) -> None:
         """Ask whether these records would be taken."""
         assert self._check is not None  # noqa: S101 - callers look at `checks`
+        if (left := self._unasked_until - time.monotonic()) > 0:
+            detail = (
+                f"the partner wants to be asked nothing for {left:.0f} s: ask again"
+            )
+            raise RefusalError(Refusal.NOT_NOW, detail)
         body = f'{{"records": [{", ".join(records)}]}}'
-        status = self._post(self._check, body, {})
+        status, found, _ = self._ask("POST", self._check, "", body, {}, whole=False)
+        self._unasked_until = time.monotonic() + min(_retry_after(found), LONGEST_ASKED)
         if status in _CHECK_REFUSALS:
             detail = f"the partner refuses these records ({status})"
             raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
@@ -166,9 +173,6 @@ class HttpPartner:
         return [
             PartnerAnswer(s, s // 100 == 2, s in _REFUSALS, after) for s in statuses
         ]
-
-    def _post(self, url: str, body: str, extra: Mapping[str, str]) -> int:
-        return self._ask("POST", url, "", body, extra, whole=False)[0]
 
     def _ask(
         self,

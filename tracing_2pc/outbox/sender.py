@@ -15,7 +15,7 @@ from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import log_fields
 from tracing_2pc.core.ports import SystemClock
-from tracing_2pc.outbox.partner import Partner, PartnerAnswer
+from tracing_2pc.outbox.partner import LONGEST_ASKED, Partner, PartnerAnswer
 from tracing_2pc.outbox.partner_request import in_bulks
 from tracing_2pc.outbox.queue import MOST_REFUSALS, Queue, Request
 from tracing_2pc.outbox.turns import Turns
@@ -27,9 +27,6 @@ POLL: Final = 0.5
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
-
-LONGEST_ASKED: Final = 86_400.0
-"""However long a partner asks us to wait: a date may be wrong."""
 
 TRIES: Final = 10
 """After so many in vain the partner is sent the next request, too."""
