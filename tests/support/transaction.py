@@ -10,6 +10,7 @@ import pytest
 
 from bench.served import application
 from support.spark import serving
+from support.waiting import PATIENT
 from tracing_2pc import ParticipantSink
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import SqlDecisionLog, open_log
@@ -30,4 +31,4 @@ def sink(tmp_path: Path) -> Iterator[ParticipantSink]:
             resource = TaggedRows(f"sqlite:///{tmp_path / name}.db", "numbers")
             stack.callback(resource.close)
             urls[name] = stack.enter_context(serving(application(resource)))
-        yield ParticipantSink(urls, token=None)
+        yield ParticipantSink(urls, token=None, timeout=PATIENT)
