@@ -81,7 +81,8 @@ def lines(listing: TransactionList, limit: int) -> Iterator[str]:
         text = table([_HEAD, *(cells for _, cells in shown)])
         yield from map(paint, text, colours)
     for finding in _beside(listing)[:limit]:
-        yield paint(f"{safe(finding.about)}: {safe(finding.text)}", "yellow")
+        what = f"{finding.about}: {finding.text}"
+        yield paint(safe(f"{what}; {finding.cure}" if finding.cure else what), "yellow")
     yield _counts(listing, len(shown), len(rows), limit)
 
 

@@ -116,7 +116,7 @@ class Finding:
     def text(self) -> str:
         """The kind where it is a word of its own, and why."""
         said = self.kind in (FindingKind.UNREADABLE, FindingKind.FAULT)
-        return self.why if said else f"{self.kind}: {self.why}"
+        return self.why if said else f"{str(self.kind).replace('_', ' ')}: {self.why}"
 
     @property
     def grave(self) -> bool:
