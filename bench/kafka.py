@@ -16,15 +16,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from brokers.broker import Broker, running
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
-from support.participant import World, keep, records, sqlite_url
-from support.waiting import PATIENT
 
 from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox import Outbox
+
+if TYPE_CHECKING:
+    from brokers.broker import Broker
 
 PARTITIONS = 3
 
@@ -43,6 +44,7 @@ def reading(broker: Broker, topic: str) -> Iterator[Callable[[int], None]]:
     places = [TopicPartition(topic, n, OFFSET_END) for n in range(PARTITIONS)]
     consumer.assign(places)
     consumer.poll(1)
+    from support.waiting import PATIENT
 
     def wait(rows: int) -> None:
         while rows:
@@ -53,6 +55,11 @@ def reading(broker: Broker, topic: str) -> Iterator[Callable[[int], None]]:
 
 
 def main(rows: int = 10_000, rounds: int = 7) -> None:
+    from brokers.broker import running
+    from support.branches import records
+    from support.kinds import sqlite_url
+    from support.participant import World, keep
+
     branch = records(id=pa.array(range(rows)), text=["x" * 80] * rows)
     bodies = [f'{{"id": {n}, "text": "{"x" * 80}"}}'.encode() for n in range(rows)]
     ratios = []

@@ -86,7 +86,7 @@ def line(item: Mapping[str, Any]) -> str:
     if item["event"] == "readable":
         return f"{head} {item['where']}"
     if item["event"] not in ("found", "gone"):
-        cure = f"; {item['cure']}" if item.get("cure") else ""
+        cure = f"; {item['cure']}" if item["event"] == "unreadable" else ""
         return f"{head} {item['where']} {item['why']}{cure}"
     what = f"{item['severity']} {item['kind']} {item['where']}"
     if item["event"] == "gone":
