@@ -47,7 +47,8 @@ SERIES: Final[Mapping[str, Series]] = {
         "A batch of real Spark to two PostgreSQL servers, beside two appends of its "
         "JDBC sink. In the plot 1 is the library's batch of the fewest rows. Sizes are "
         "measured one after another, so a step from one size to the next is less "
-        "certain than the ratio at one size, which is of batches that took turns.",
+        "certain than the ratio at one size, which is of batches that took turns. The "
+        "points below are beside a batch that is persisted, the slower of two ways.",
         "rows of a batch",
         "times the smallest batch",
         log=True,
@@ -58,7 +59,8 @@ SERIES: Final[Mapping[str, Series]] = {
         "two appends of the JDBC sink: on two cores, each partition a file. Every "
         "partition is a branch at both participants. By itself the library hands a "
         "batch of this size to the driver, which writes one branch. In the plot 1 is "
-        "the library's batch on one partition.",
+        "the library's batch on one partition. Here, too, the batch of the JDBC sink "
+        "is persisted.",
         "partitions of a batch",
         "times one partition",
         log=True,

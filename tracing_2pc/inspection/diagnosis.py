@@ -115,8 +115,12 @@ class Finding:
     @property
     def text(self) -> str:
         """The kind where it is a word of its own, and why."""
-        said = self.kind in (FindingKind.UNREADABLE, FindingKind.FAULT)
-        return self.why if said else f"{str(self.kind).replace('_', ' ')}: {self.why}"
+        if self.kind in (FindingKind.UNREADABLE, FindingKind.FAULT):
+            return self.why
+        word = str(self.kind)  # that of a diagnosis stands in the manual as it is
+        if isinstance(self.kind, FindingKind):
+            word = word.replace("_", " ")
+        return f"{word}: {self.why}"
 
     @property
     def grave(self) -> bool:
