@@ -25,7 +25,7 @@ from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox import Outbox
 
 if TYPE_CHECKING:
-    from brokers.broker import Broker
+    from bench.kafka_broker import Broker
 
 PARTITIONS = 3
 
@@ -55,10 +55,11 @@ def reading(broker: Broker, topic: str) -> Iterator[Callable[[int], None]]:
 
 
 def main(rows: int = 10_000, rounds: int = 7) -> None:
-    from brokers.broker import running
     from support.branches import records
     from support.kinds import sqlite_url
     from support.participant import World, keep
+
+    from bench.kafka_broker import running
 
     branch = records(id=pa.array(range(rows)), text=["x" * 80] * rows)
     bodies = [f'{{"id": {n}, "text": "{"x" * 80}"}}'.encode() for n in range(rows)]

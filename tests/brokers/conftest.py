@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokers.broker import Broker, running
+from bench.kafka_broker import Broker, running
 
 
 @pytest.fixture(scope="session")

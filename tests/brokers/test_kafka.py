@@ -21,7 +21,7 @@ from support.participant import World, database_of, end, keep
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, until
 
-from brokers.broker import Broker, Seen
+from bench.kafka_broker import Broker, Seen
 from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox import Outbox

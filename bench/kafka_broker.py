@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from support.waiting import ANSWERED, AT_LAST, SOON, until
 
-START = Path(__file__).parents[2] / "tools" / "kafka" / "start"
+START = Path(__file__).parents[1] / "tools" / "kafka" / "start"
 
 
 class Seen(NamedTuple):
