@@ -99,10 +99,11 @@ fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant
 	HYPOTHESIS_PROFILE=thorough DRAWN_EXAMPLES=$(N)00 \
 		$(BIN)/pytest --hypothesis-seed=$(SEED) tests/contract/test_openapi_drawn.py
 
-crash: setup  ## kill at every failpoint, N times each; judge
+crash: setup  ## kill at every failpoint, N times each, and once with branches of 5 MB; judge
 	@tools/strace >/dev/null
 	@echo "SEED=$(SEED)"
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --seed $(SEED) --json build/crash.json $(ARGS)
+	@PYTHONPATH=tests:. $(BIN)/python -m crash --seed $(SEED) --body 5000000 $(ARGS)
 
 chaos: setup  ## kill and pause at random moments, on real Spark, for MINUTES; judge
 	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _say(report.line(report.HEAD))
     rows = []
     try:
-        with field() as where:
+        with field(chosen.body) as where:
             for point in chosen.point or points():
                 rows.append(_run(where, point, chosen.runs, chosen.seed))
     except KeyboardInterrupt:
@@ -41,6 +41,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="which variants are first")
     parser.add_argument(
         "--point", action="append", choices=points(), help="only this; repeatable"
+    )
+    parser.add_argument(
+        "--body", type=int, default=0, help="bytes of text in each branch"
     )
     parser.add_argument("--json", type=Path, help="file to write the result to")
     return parser.parse_args(arguments)

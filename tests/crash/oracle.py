@@ -17,8 +17,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
-Record = tuple[str, int, int]
-"""Application, batch, value."""
+Record = tuple[str, int, int, int]
+"""Application, batch, value, and how long its text is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def compare(wanted: Counter[Record], held: Mapping[str, Counter[Record]]) -> Ver
 
 def _split(held: Iterable[Counter[Record]]) -> set[tuple[str, int]]:
     """Return the batches that some participants show and others don't."""
-    shown = [{(application, batch) for application, batch, _ in has} for has in held]
+    shown = [{(application, batch) for application, batch, *_ in has} for has in held]
     every = {batch for some in shown for batch in some}
     return {batch for batch in every if not all(batch in some for some in shown)}
 
@@ -90,9 +90,10 @@ def _split(held: Iterable[Counter[Record]]) -> set[tuple[str, int]]:
 def expected(folder: Path) -> Counter[Record]:
     """Return the records of the source, each once."""
     return Counter(
-        (file.parent.name, int(file.stem), value)
+        (file.parent.name, int(file.stem), value, held["text"])
         for file in folder.glob("*/*.json")
-        for partition in json.loads(file.read_text())
+        for held in [json.loads(file.read_text())]
+        for partition in held["partitions"]
         for part in partition
         for value in part
     )
@@ -104,9 +105,11 @@ def ledger(places: Places) -> Counter[Record]:
         if places.table not in _tables(connection):
             return Counter()
         rows = connection.execute(
-            sa.text(f"SELECT application, batch, value FROM {places.table}")
+            sa.text(
+                f"SELECT application, batch, value, length(text) FROM {places.table}"
+            )
         )
-        return Counter((a, b, v) for a, b, v in rows)
+        return Counter(tuple(row) for row in rows)
 
 
 def notifications(places: Places) -> Counter[Record]:
@@ -117,18 +120,20 @@ def notifications(places: Places) -> Counter[Record]:
         with urllib.request.urlopen(f"{places.partner}?after={after}") as answer:
             page = json.load(answer)
         for body in (item["body"] for item in page["notifications"]):
-            found[body["application"], body["batch"], body["value"]] += 1
+            where = body["application"], body["batch"]
+            found[(*where, body["value"], len(body["text"]))] += 1
         after = page["next"]
     return found
 
 
 def files(folder: Path) -> Counter[Record]:
     """Return what a reader of the folder sees: also what lies aside, if it looks so."""
-    return Counter(
-        (row["application"], int(file.parent.name.removeprefix("batch=")), row["value"])
-        for file in folder.rglob("*.parquet")
-        for row in pq.ParquetFile(file).read().to_pylist()
-    )
+    found: Counter[Record] = Counter()
+    for file in folder.rglob("*.parquet"):
+        batch = int(file.parent.name.removeprefix("batch="))
+        for row in pq.ParquetFile(file).read().to_pylist():
+            found[row["application"], batch, row["value"], len(row["text"])] += 1
+    return found
 
 
 def attempts(places: Places, batch: int) -> int:

@@ -292,6 +292,7 @@ def _arrow(records: list[dict[str, Any]]) -> pa.RecordBatch:
         ("application", pa.string()),
         ("batch", pa.int64()),
         ("value", pa.int64()),
+        ("text", pa.string()),
     ]
     return pa.RecordBatch.from_pylist(records, schema=pa.schema(fields))
 

@@ -49,11 +49,13 @@ class Field:
     Args:
         folder: of the runs' folders; those of clean runs are removed.
         stack: what is open until the end.
+        body: bytes of text in each branch.
     """
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, body: int = 0) -> None:
         self._folder = folder
         self._stack = stack
+        self._body = body
         self._postgresql: databases.PostgreSQL | None = None
 
     def run(self, scenario: Scenario, variant: Variant) -> Result:
@@ -62,7 +64,7 @@ class Field:
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, folder)
             urls = self._urls(variant.kind, folder)
-            with closing(World(folder, scenario, variant, urls)) as world:
+            with closing(World(folder, scenario, variant, urls, self._body)) as world:
                 result = _judged(world)
             if result.clean:
                 return result
@@ -80,12 +82,12 @@ class Field:
 
 
 @contextlib.contextmanager
-def field() -> Iterator[Field]:
+def field(body: int = 0) -> Iterator[Field]:
     """Open a field; everything that was started is stopped at the end."""
     processes.start_server()
     folder = Path(tempfile.mkdtemp(prefix="tpc-crash-", dir=memory.folder()))
     with ExitStack() as stack:
-        yield Field(folder, stack)
+        yield Field(folder, stack, body)
     with contextlib.suppress(OSError):
         folder.rmdir()  # what a run has kept stays
 

@@ -44,7 +44,7 @@ def a_recovery(world: World) -> None:
     """
     deaths = range(1 + len(world.scenario.after))
     applications = [f"{state}-{n}" for n in deaths for state in ("active", "decided")]
-    source.write(world.folder, applications, batches=1)
+    source.write(world.folder, applications, 1, world.body)
     world.start_services()
     _leave_unfinished(world, applications)
     while world.deaths.left:
@@ -110,7 +110,7 @@ def _up_to_the_gate(world: World) -> None:
 
 
 def _start(world: World) -> None:
-    source.write(world.folder, [APPLICATION])
+    source.write(world.folder, [APPLICATION], body=world.body)
     world.start_services()
     world.start_driver()
 

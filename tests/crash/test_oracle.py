@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import shutil
 import sqlite3
 from collections import Counter
@@ -27,7 +28,7 @@ from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 
 APPLICATION = "crash"
-ONE = (APPLICATION, 1, 8)
+ONE = (APPLICATION, 1, 8, 0)
 """A record of the middle batch."""
 
 A_BATCH, TWICE = source.PARTITIONS * source.ROWS, Verdict(duplicated=2)
@@ -41,8 +42,8 @@ def places(tmp_path) -> Iterator[Places]:
     open_log(urls["log"]).close()
     records = sorted(oracle.expected(tmp_path / "source"))
     with sqlite3.connect(tmp_path / "ledger.db") as ledger:
-        ledger.execute("CREATE TABLE numbers (application, batch, value)")
-        ledger.executemany("INSERT INTO numbers VALUES (?, ?, ?)", records)
+        ledger.execute("CREATE TABLE numbers (application, batch, value, text)")
+        ledger.executemany("INSERT INTO numbers VALUES (?, ?, ?, zeroblob(?))", records)
     ledger.close()
     partner = tmp_path / "partner.db"
     with serving(create_app(str(partner))) as url:
@@ -54,9 +55,10 @@ def places(tmp_path) -> Iterator[Places]:
 
 
 def tell(folder: Path, record: Record, key: str | None = None) -> None:
-    application, batch, value = record
-    body = f'{{"application": "{application}", "batch": {batch}, "value": {value}}}'
-    Store(str(folder / "partner.db")).add(key or str(record), body)
+    application, batch, value, length = record
+    body = {"application": application, "batch": batch, "value": value}
+    text = json.dumps({**body, "text": "x" * length})
+    Store(str(folder / "partner.db")).add(key or str(record), text)
 
 
 def change(places: Places, where: str, *statements: str) -> None:
@@ -78,11 +80,15 @@ def test_all_is_well(places):
     ("statement", "wrong"),
     [
         ("DELETE FROM numbers WHERE value = 8", Verdict(lost=1)),
-        ("INSERT INTO numbers VALUES ('crash', 1, 8), ('crash', 1, 8)", TWICE),
-        ("INSERT INTO numbers VALUES ('crash', 1, 4711)", Verdict(duplicated=1)),
+        ("INSERT INTO numbers VALUES ('crash', 1, 8, ''), ('crash', 1, 8, '')", TWICE),
+        ("INSERT INTO numbers VALUES ('crash', 1, 4711, '')", Verdict(duplicated=1)),
         ("DELETE FROM numbers WHERE batch = 1", Verdict(lost=A_BATCH, split=1)),
+        (
+            "UPDATE numbers SET text = 'x' WHERE value = 8",
+            Verdict(lost=1, duplicated=1),
+        ),
     ],
-    ids=["lost", "there twice", "never in the source", "split"],
+    ids=["lost", "there twice", "never in the source", "split", "altered"],
 )
 def test_rows_of_one_participant_are_counted(places, statement, wrong):
     """Lost, or there more often than the source says; a batch that is not shown."""
@@ -124,7 +130,8 @@ def test_files_are_judged_too(places, tmp_path):
 def write_file(path: Path, batch: int) -> None:
     path.parent.mkdir(parents=True)
     values = list(range(batch * A_BATCH, (batch + 1) * A_BATCH))
-    columns = {"application": [APPLICATION] * A_BATCH, "value": values}
+    same = {"application": [APPLICATION] * A_BATCH, "text": [""] * A_BATCH}
+    columns = {**same, "value": values}
     pq.write_table(pa.table(columns), path)
 
 

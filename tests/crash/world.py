@@ -53,6 +53,7 @@ class World:
         scenario: who dies where.
         variant: what is special in this run.
         urls: of the databases: `log`, `ledger`, `notifier`.
+        body: bytes of text in each branch.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class World:
         scenario: Scenario,
         variant: Variant,
         urls: Mapping[str, str],
+        body: int,
     ) -> None:
         self.folder = folder
         self.scenario = scenario
         self.variant = variant
         self.urls = urls
+        self.body = body
         points = [f"{scenario.point}:{variant.time}", *scenario.after]
         armed = "" if scenario.point in OUTSIDE else variant.victim
         self.deaths = Deaths(folder, armed, points)

@@ -207,30 +207,33 @@ class FolderSink(Generic[_Handle]):
         Raises:
             ParticipantRefusedError: a path is none that a task makes.
         """
-        taken, names = set[str](), set[str]()
+        earlier, names = set[str](), set[str]()
         for handle in handles:
-            branch = handle.receipt_branch
-            wrote = set[str]() if branch is None else {str(branch)}
+            receipt = handle.receipt_branch
+            branches = set[str]() if receipt is None else {str(receipt)}
             for path in map(str, handle.paths):
-                *folders, name = path.split("/")
-                made = PREPARED.fullmatch(name)
-                wrote.add(made["branch"] if made else "")
-                if (
-                    made is None
-                    or made["transaction"] != str(transaction)
-                    or len(wrote) > 1
-                    or taken & wrote
-                    or name in names
-                    or (folders and not self._in_folders)
-                    or not all(map(is_folder_of_value, folders))
-                ):
+                name = path.rpartition("/")[2]
+                branch = self._branch_of(transaction, path)
+                branches.add(branch)
+                is_of_one_branch = len(branches) == 1 and branch not in earlier
+                if not branch or not is_of_one_branch or name in names:
                     raise ParticipantRefusedError(
                         f"{transaction}: a receipt names {path[:_SHOWN]!r}, which its "
                         f"task cannot have made in {self._folder.path}: nothing was "
                         "changed. Find out which executor has sent it"
                     )
                 names.add(name)
-            taken |= wrote
+            earlier |= branches
+
+    def _branch_of(self, transaction: TransactionId, path: str) -> str:
+        """Return which branch of a transaction makes such a path; "" if none does."""
+        *folders, name = path.split("/")
+        made = PREPARED.fullmatch(name)
+        if made is None or made["transaction"] != str(transaction):
+            return ""
+        is_place = not folders or self._in_folders
+        are_values = all(map(is_folder_of_value, folders))
+        return made["branch"] if is_place and are_values else ""
 
     def _raise_if_elsewhere(self, handles: Sequence[_Handle]) -> None:
         """See, where a transaction is committed, that its tasks wrote here.
