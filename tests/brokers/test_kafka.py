@@ -23,9 +23,11 @@ from support.waiting import AT_LAST, PATIENT, until
 
 from bench.kafka_broker import Broker, Seen
 from tracing_2pc.core.names import FAILPOINTS
+from tracing_2pc.core.states import RequestState
 from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.publisher import Publisher
+from tracing_2pc.participant.requests import RequestQuery
 
 __all__ = ["url"]
 
@@ -230,6 +232,27 @@ def test_what_is_held_back_from_readers_is_said(
     other.abort_transaction(PATIENT)
     until(lambda: relay.hidden() == "")
     assert len(broker.read(topic)) == 3
+    relay.close()
+
+
+@pytest.mark.ci
+def test_a_publication_that_outlasts_the_time_out_is_held_back(
+    broker: Broker, topic: str, world: World
+) -> None:
+    """It says the cure, and goes on after it."""
+    relay = KafkaRelay(broker.address, topic=topic)
+    own = Publisher(world.resource._queue, relay, PATIENT)
+    until(lambda: own.turn() and own._is_taken_over)
+    relay._transaction_timeout = 0
+    keep(world, "orders.1.1", ONE)
+    until(lambda: own.turn() == 0 and own._failed)
+    query = RequestQuery(None, None, RequestState.QUARANTINED, (0.0, ""), 100)
+    (refused,) = world.resource.list_requests(query).requests
+    assert TEXTS["takes too long"] in refused.body
+    relay._transaction_timeout = PATIENT
+    own._forget()
+    until(lambda: own.turn() and world.visible() == 0)
+    assert_once(broker.read(topic), 1)
     relay.close()
 
 

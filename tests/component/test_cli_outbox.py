@@ -107,7 +107,8 @@ def test_what_cannot_be_done_is_one_line(operator, mailer):
     unknown = "orders.9.1.0.1.0"
     for words, code, says in (
         (("again", unknown, "--yes"), 1, f"no request {unknown} is in quarantine here"),
-        (("again", "orders.9.1", "--yes"), 2, "expected <application>.<batch>"),
+        (("again", "orders.9", "--yes"), 2, "expected <application>.<batch>"),
+        (("again", "orders.9.1", "--yes"), 2, "no relay waits at transaction orders.9"),
         (("drop", KEY, "--reason", " ", "--yes"), 2, "say why"),
         (("again", KEY, "--participant", "x", "--yes"), 2, "no participant 'x'"),
         (("again", KEY, "--participant", "ledger", "--yes"), 2, "ledger has no outbox"),
@@ -191,7 +192,8 @@ def test_a_relay_that_has_stopped_goes_on_from_a_transaction(
         operator.reach(topic=url)
         out = operator.out(1, "outbox", "ls", "--participant", "topic")
         assert out.count(" stopped ") == 3
-        assert "orders.9.1" in operator.says("outbox", "send", "orders.9.1", "--yes")[2]
+        for word, which in (("send", "orders.9.1"), ("again", "orders.1.1")):
+            assert which in operator.err(2, "outbox", word, which, "--yes")
         out = operator.out(0, "outbox", "sent", "orders.2.1", *WHY)
         assert out == "transaction orders.2.1 at topic counts as published\n"
         assert operator.says("outbox", "ls", "--participant", "topic")[0] == 0

@@ -31,6 +31,7 @@ from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox, publications
 from tracing_2pc.outbox import publisher as turns
+from tracing_2pc.outbox.relay import OutlastedError
 from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
 __all__ = ["url"]
@@ -148,28 +149,52 @@ def test_it_is_there_once_if_a_relay_sleeps_beside_its_successor(
     assert listed(world) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "pauses", "act", "then"),
+    [
+        (KeyError("authorised"), PATIENT, "send_again", ["orders.1.1", "orders.2.1"]),
+        (KeyError("authorised"), PATIENT, "drop_request", ["orders.2.1"]),
+        # However short the others' pauses are.
+        (OutlastedError("authorised", PATIENT), 0, "", ["orders.1.1", "orders.2.1"]),
+    ],
+    ids=["again", "drop", "takes too long, and the service starts again"],
+)
 def test_what_a_broker_refuses_waits_in_order_and_others_go_on(
-    world: World, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    topic: Topic,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    pauses: float,
+    act: str,
+    then: list[str],
 ) -> None:
-    """Once it was read that it is not in."""
+    """It is on record why; a person has it tried at once, or dropped, signed."""
     monkeypatch.setattr(turns.random, "uniform", lambda _, most: most)
+    monkeypatch.setattr(turns, "FIRST_PAUSE", pauses)
+    monkeypatch.setattr(turns, "LONGEST_PAUSE", pauses)
     batches(world, 1, 2)
     batches(world, 5, application="others")
 
     def refuse(step: str, about: Any) -> None:
-        if refuses and step == "produced" and about.transaction is not None:
-            assert about.transaction.application != "orders", "not authorised"
+        if refuses and step == "produced" and "orders" in str(about.transaction):
+            raise error
 
     refuses = True
     relay = publisher(world, TopicRelay(topic, refuse), LEASE)
-    monkeypatch.setattr(turns, "FIRST_PAUSE", PATIENT)
-    monkeypatch.setattr(turns, "LONGEST_PAUSE", PATIENT)
     all_turns(relay)
     assert topic.transactions() == ["others.5.1"]
+    ((transaction, why),) = listed(world)
+    assert (transaction, "authorised" in why) == ("orders.1.1", True)
     refuses = False
-    relay._failed.clear()
+    if act:
+        for _ in range(2):  # repeated, it changes nothing
+            getattr(world.resource, act)(order("orders.1.1"))
+    else:
+        relay = publisher(world, TopicRelay(topic), LEASE)
     all_turns(relay)
-    assert topic.transactions() == ["others.5.1", "orders.1.1", "orders.2.1"]
+    assert topic.transactions() == ["others.5.1", *then]
+    assert (listed(world), world.visible()) == ([], 0)
+    assert stored(world, "outbox_tpc_by_hand") == bool(act)
 
 
 def test_what_cannot_be_sent_is_a_vote_to_abort(world: World) -> None:

@@ -172,7 +172,8 @@ def _add_outbox(add: Add) -> None:
     send = add_action("send", help="of a relay that has stopped: send it, and the rest")
     sent = add_action("sent", help="it and all before it are in the topic: go on")
     for action in (again, drop):
-        action.add_argument("key", help="<transaction>.<branch>.<row>, as ls shows it")
+        key = "<transaction>.<branch>.<row>, as ls shows it; of a relay: <transaction>"
+        action.add_argument("key", help=key)
     for action in (send, sent):
         action.add_argument("key", metavar="transaction", help=_TRANSACTION)
     for action in (again, drop, send, sent):

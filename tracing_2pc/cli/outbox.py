@@ -30,7 +30,7 @@ from tracing_2pc.operations.acts import (
     OF_RELAY,
     act_about_request,
     find_outboxes,
-    find_stop,
+    find_waiting,
 )
 from tracing_2pc.operations.wiring import (
     open_participants,
@@ -85,7 +85,7 @@ def lines(refused: RefusedRequests, state: RequestState) -> Iterator[str]:
         (
             str(request.key),
             name,
-            "stopped" if request.is_whole else str(request.status or "none"),
+            str(request.trouble or request.status or "none"),
             format_duration(max(0.0, listing.now - request.since)),
             str(request.who if dropped else request.again),
             str(request.reason) if dropped else _beginning(request),
@@ -143,11 +143,13 @@ def _act(
     settings: Settings,
     participants: Mapping[str, RemoteParticipant],
 ) -> int:
-    if options.action in OF_RELAY:
-        key = find_stop(participants, TransactionId.parse(options.key))
+    word = options.action
+    if word in OF_RELAY or options.key.count(".") == 2:  # a transaction, at a relay
+        transaction = TransactionId.parse(options.key)
+        key = find_waiting(participants, transaction, word)
     else:
         key = RequestKey.parse(options.key)
     names, found = find_outboxes(participants, key)
     asked = {name: participants[name] for name in names}
-    act = act_about_request(options.action, key, asked, found, settings)
+    act = act_about_request(word, key, asked, found, settings)
     return perform(options, act, "`tracing-2pc outbox ls` shows the request")

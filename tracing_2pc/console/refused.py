@@ -8,9 +8,14 @@ from flask.typing import ResponseReturnValue
 from tracing_2pc.console.acting import ActingPages
 from tracing_2pc.console.login import current_session
 from tracing_2pc.console.state import ConsoleState
-from tracing_2pc.core.model import RequestKey
+from tracing_2pc.core.model import QuarantinedRequest, RequestKey
 from tracing_2pc.http.error_responses import Problem
-from tracing_2pc.operations.acts import Act, act_about_request, words_about
+from tracing_2pc.operations.acts import (
+    Act,
+    act_about_request,
+    facts_of,
+    words_about,
+)
 from tracing_2pc.operations.resolve import LONGEST_REASON
 
 
@@ -43,25 +48,33 @@ class RefusedPages(ActingPages):
             if not free:
                 wait = "other pages wait for participants that do not answer"
                 raise Problem(503, f"not read: {wait}. Look again in some seconds")
-            acts = self._acts(participant, read)
-        if acts[0].gone:
+            found, acts = self._acts(participant, read)
+        if acts and acts[0].gone:
             raise Problem(404, acts[0].gone)
+        facts = facts_of(participant, found) if found else ()
         return render_template(
-            "refused_request.html", key=read, acts=acts, longest=LONGEST_REASON
+            "refused_request.html",
+            key=read,
+            known=facts,
+            acts=acts,
+            longest=LONGEST_REASON,
         )
 
     def acts(self, **path: str) -> tuple[str, str, list[Act]]:
         """Return them for the request as it is now."""
         participant, key = path["participant"], self._read(**path)
         self._state.request.drop((participant, key))
-        return str(key), "a refused request", self._acts(participant, key)
+        return str(key), "a refused request", self._acts(participant, key)[1]
 
     def changed(self, **_path: str) -> str:
         """Have refused requests listed anew; return their list."""
         self._state.drop_refused()
         return url_for("refused.requests")
 
-    def _acts(self, participant: str, key: RequestKey) -> list[Act]:
+    def _acts(
+        self, participant: str, key: RequestKey
+    ) -> tuple[QuarantinedRequest | None, list[Act]]:
+        """Return the request, and what can be done: nothing where it goes on itself."""
         refused = self._state.request.get((participant, key))
         if (why := refused.unreadable.get(participant)) is not None:
             raise Problem(502, why)
@@ -70,7 +83,7 @@ class RefusedPages(ActingPages):
         found = next((one for one in listing.requests if one.key == key), None)
         sources = self._state.sources
         at = {participant: sources.participants[participant]}
-        return [
+        return found, [
             act_about_request(word, key, at, found, sources.settings)
             for word in words_about(found)
         ]

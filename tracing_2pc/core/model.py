@@ -13,6 +13,7 @@ from tracing_2pc.core.states import (
     BranchState,
     Decision,
     ParticipantState,
+    RelayTrouble,
     RequestState,
     TransactionState,
     Vote,
@@ -384,10 +385,6 @@ class Listing:
         return self.only not in (None, application)
 
 
-WHOLE: Final = 1
-"""The answer of no partner: a relay has stopped before this whole transaction."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuarantinedRequest:
     """A request that an outbox's partner did not take, or that a person has dropped.
@@ -397,7 +394,7 @@ class QuarantinedRequest:
 
     key: RequestKey
     state: RequestState
-    status: int  # the partner's answer; 0 for none; or WHOLE
+    status: int  # the partner's answer; 0 for none
     since: float  # when it was quarantined
     body: str  # its beginning
     length: int  # of the whole body, in characters
@@ -405,11 +402,8 @@ class QuarantinedRequest:
     dropped_at: float | None = None
     who: str | None = None  # dropped it
     reason: str | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """It stands for a transaction; its body says why the relay has stopped."""
-        return self.status == WHOLE
+    trouble: RelayTrouble | None = None
+    """Of a relay: it stands for its whole transaction, and its body says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -182,3 +182,12 @@ class RequestState(Word):
     WAITING = "waiting"  # to be sent again
     SENT = "sent"  # again, and the partner has taken it
     DROPPED = "dropped"  # by a person
+
+
+class RelayTrouble(Word):
+    """Why transactions wait at an outbox's relay."""
+
+    STOPPED = "stopped"  # store or broker was put back, or cloned: a person decides
+    HIDDEN = "hidden"  # it is published, and readers are held back before it
+    UNREADABLE = "unreadable"  # what is published is not known yet
+    REFUSED = "refused"  # the broker did not take it: its application waits

@@ -27,7 +27,12 @@ from tracing_2pc.core.model import (
     check_application,
 )
 from tracing_2pc.core.settings import check_name
-from tracing_2pc.core.states import BranchState, ParticipantState, RequestState
+from tracing_2pc.core.states import (
+    BranchState,
+    ParticipantState,
+    RelayTrouble,
+    RequestState,
+)
 
 PAGE: Final = 500  # branches on a page, at most: a participant bounds it in bytes, too
 
@@ -124,6 +129,7 @@ def _quarantined(request: object) -> QuarantinedRequest:
         None if item.get(name) is None else _text(item[name])
         for name in ("who", "reason")
     )
+    trouble = item.get("trouble")
     return QuarantinedRequest(
         RequestKey.parse(_text(item.get("key"))),
         RequestState(_text(item.get("state"))),
@@ -136,6 +142,7 @@ def _quarantined(request: object) -> QuarantinedRequest:
         _time(item, "dropped_at"),
         who,
         reason,
+        None if trouble is None else RelayTrouble(_text(trouble)),
     )
 
 

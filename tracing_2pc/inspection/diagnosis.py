@@ -62,6 +62,10 @@ class FindingKind(Word):
     SLOTS = "slots"
     BACKLOG = "backlog"
     REFUSED_REQUESTS = "refused_requests"
+    RELAY_STOPPED = "relay_stopped"
+    READERS_HELD_BACK = "readers_held_back"
+    POSITION_UNREADABLE = "position_unreadable"
+    NOT_PUBLISHED = "not_published"
 
 
 Kind: TypeAlias = DiagnosisKind | FindingKind

@@ -6,14 +6,18 @@ participant has to say of itself, what its outbox waits for; and how all are ord
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracing_2pc.core.log_reader import LogCondition
-from tracing_2pc.core.model import TransactionId, find_misdirected
+from tracing_2pc.core.model import (
+    QuarantinedRequest,
+    QuarantineListing,
+    TransactionId,
+    find_misdirected,
+)
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import Severity
+from tracing_2pc.core.states import RelayTrouble, Severity
 from tracing_2pc.inspection.diagnosis import (
     Finding,
     FindingKind,
@@ -86,27 +90,76 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
             yield _unreadable(source, said, evidence, settings)
         yield from _of_gauges(source, description.gauges, settings)
     for name, listing in evidence.refused.items():
-        counts = Counter(r.key.transaction.application for r in listing.requests)
-        for application, count in counts.items():
-            requests = format_count(count, "refused request")
-            more = " or more" if listing.more else ""
-            oldest = min(
-                request.since
-                for request in listing.requests
-                if request.key.transaction.application == application
-            )
-            yield Finding(
-                Source(SourceKind.OUTBOX, name, application),
-                FindingKind.REFUSED_REQUESTS,
-                Severity.WARNING,
-                (name,),
-                evidence.now - (listing.now - oldest),
-                listing.now - oldest,
-                None,
-                f"{requests}{more} of {application}: its partner did not take what "
-                "was committed",
-                "agree with the partner, then `tracing-2pc outbox again`, or `drop`",
-            )
+        yield from _of_outbox(name, listing, evidence.now)
+
+
+class _AtOutbox(NamedTuple):
+    """What is said of requests, or of transactions of a relay, that wait."""
+
+    kind: FindingKind
+    severity: Severity
+    why: str
+    cure: str
+
+
+_AT_OUTBOX: Final[Mapping[RelayTrouble | None, _AtOutbox]] = {
+    None: _AtOutbox(
+        FindingKind.REFUSED_REQUESTS,
+        Severity.WARNING,
+        "its partner did not take what was committed",
+        "agree with the partner, then `tracing-2pc outbox again`, or `drop`",
+    ),
+    RelayTrouble.STOPPED: _AtOutbox(
+        FindingKind.RELAY_STOPPED,
+        Severity.CRITICAL,
+        "its relay has stopped",
+        "look at the end of the topic, then `tracing-2pc outbox sent`, or `send`",
+    ),
+    RelayTrouble.HIDDEN: _AtOutbox(
+        FindingKind.READERS_HELD_BACK,
+        Severity.CRITICAL,
+        "readers do not see what is published",
+        "end the transaction that is open there; never abort one of `tpc-…`",
+    ),
+    RelayTrouble.UNREADABLE: _AtOutbox(
+        FindingKind.POSITION_UNREADABLE,
+        Severity.WARNING,
+        "nothing is published",
+        "start the broker, or mend what it says; then it goes on by itself",
+    ),
+    RelayTrouble.REFUSED: _AtOutbox(
+        FindingKind.NOT_PUBLISHED,
+        Severity.WARNING,
+        "the application waits",
+        "mend what it says: it is tried again; at once by `tracing-2pc outbox again`",
+    ),
+}
+
+
+def _of_outbox(name: str, listing: QuarantineListing, now: float) -> Iterator[Finding]:
+    """Yield a finding for each application that waits there, and each reason."""
+    groups: dict[tuple[str, RelayTrouble | None], list[QuarantinedRequest]] = {}
+    for request in listing.requests:
+        application = request.key.transaction.application
+        groups.setdefault((application, request.trouble), []).append(request)
+    for (application, trouble), requests in groups.items():
+        said, of = _AT_OUTBOX[trouble], "refused request"
+        first = min(requests, key=lambda request: request.since)
+        why = said.why
+        if trouble is not None:
+            of, why = "transaction", f"{why} at {first.key.transaction}: {first.body}"
+        more = " or more" if listing.more else ""
+        yield Finding(
+            Source(SourceKind.OUTBOX, name, application),
+            said.kind,
+            said.severity,
+            (name,),
+            now - (listing.now - first.since),
+            listing.now - first.since,
+            None,
+            f"{format_count(len(requests), of)}{more} of {application}: {why}",
+            said.cure,
+        )
 
 
 def fault(

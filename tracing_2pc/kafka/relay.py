@@ -17,7 +17,7 @@ from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.kafka.broker import Broker
 from tracing_2pc.outbox.records import Record, plain_text_of
-from tracing_2pc.outbox.relay import Message, Position, Publication
+from tracing_2pc.outbox.relay import Message, OutlastedError, Position, Publication
 
 _OWN_SETTINGS: Final = frozenset(
     {
@@ -136,6 +136,8 @@ class KafkaRelay:
         self._producer: Producer | None = None
         self._position_topic = ""
         self._refused: list[str] = []
+        # When the publication under way has taken too long; when some of it was taken.
+        self._until = self._taken = 0.0
         # By partition: an offset that readers must pass, and since when.
         self._unseen: dict[tuple[str, int], tuple[int, float]] = {}
 
@@ -233,12 +235,15 @@ class KafkaRelay:
 
         Raises:
             PublishError: the broker has refused a message.
+            OutlastedError: it takes longer than the broker allows.
             KafkaException: anything else; only `take_over` knows what became of it.
         """
         producer = self._producer
         if producer is None:
             raise PublishError("nothing was taken over")
         self._refused.clear()
+        self._taken = time.monotonic()
+        self._until = self._taken + self._transaction_timeout
         producer.begin_transaction()
         for number, message in enumerate(publication.messages):
             self._produce(producer, publication.keep, message)
@@ -282,6 +287,7 @@ class KafkaRelay:
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
+            self._taken = time.monotonic()
             self._expect({(message.topic(), message.partition()): message.offset()})
         elif not self._refused:
             self._refused.append(f"topic {message.topic()}: {error.str()}")
@@ -289,6 +295,13 @@ class KafkaRelay:
     def _raise_refused(self) -> None:
         if self._refused:
             raise PublishError(f"the broker refuses a message: {self._refused[0]}")
+        now, seconds = time.monotonic(), self._transaction_timeout
+        if now > self._until and now - self._taken < self._timeout:  # it does answer
+            raise OutlastedError(
+                f"it takes longer than transaction_timeout= ({seconds:g} s): raise it, "
+                "and transaction.max.timeout.ms at the broker if that is less",
+                seconds,
+            )
 
     def _expect(self, offsets: Mapping[tuple[str, int], int]) -> None:
         for place, offset in offsets.items():

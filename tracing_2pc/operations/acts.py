@@ -32,6 +32,7 @@ from tracing_2pc.core.states import (
     UNFINISHED,
     Decision,
     Refusal,
+    RelayTrouble,
     RequestState,
 )
 from tracing_2pc.inspection.actions import CONCLUDE, GIVE_UP, Action
@@ -274,7 +275,26 @@ OF_RELAY: Final = {
 }
 """What each word does to a whole transaction, where a relay has stopped."""
 
-_EFFECTS: Final = {**REQUEST_ACTS, **OF_RELAY}
+_OF_REFUSED: Final = {
+    "again": "is tried again now, and its application goes on once it is published",
+    "drop": "is never published: readers never see it, and its records are deleted. "
+    "Its application goes on. Your name and reason stay on record at the participant",
+}
+"""What each word does to a whole transaction that a broker refuses."""
+
+_WORDS: Final[Mapping[RelayTrouble | None, Mapping[str, str]]] = {
+    None: REQUEST_ACTS,
+    RelayTrouble.STOPPED: OF_RELAY,
+    RelayTrouble.REFUSED: _OF_REFUSED,
+}
+_OF_WHOLE: Final = {
+    "again": "is tried again now",
+    "drop": "is dropped: it is never published",
+    "send": "is published next",
+    "sent": "counts as published",
+}
+"""What has become of a whole transaction that a person has decided about."""
+
 _TITLES: Final = {
     "again": "Send again",
     "drop": "Drop",
@@ -287,7 +307,7 @@ _MOST_WAITING: Final = 100_000
 
 def words_about(found: QuarantinedRequest | None) -> Mapping[str, str]:
     """Return what can be done about it: each word, and what that does."""
-    return OF_RELAY if found is not None and found.is_whole else REQUEST_ACTS
+    return _WORDS.get(found.trouble if found else None, {})
 
 
 def act_about_request(
@@ -299,13 +319,18 @@ def act_about_request(
 ) -> Act:
     """Return what can be done about a request that an outbox's partner refused.
 
-    Or about a transaction at which a relay has stopped, by `OF_RELAY`'s words. It is
-    done at the first of the participants that knows the request. `found` is None where
-    it is not among those that were refused.
+    Or about a whole transaction that waits at a relay. It is done at the first of the
+    participants that knows the request. `found` is None where it is not among those
+    that were refused.
     """
-    names, is_whole = list(participants), word in OF_RELAY
+    names = list(participants)
+    is_whole = found is not None and found.trouble is not None
     sends, needs_reason = word in ("again", "send"), word in ("drop", "sent")
     about = f"transaction {key.transaction}" if is_whole else f"request {key}"
+    effects = words_about(found)
+    if word not in effects:
+        can = " or ".join(f"`{one}`" for one in effects) or "nothing; it goes on itself"
+        raise ConfigurationError(f"{about}: `{word}` is not for it, but {can}")
 
     def run(who: str, reason: str) -> Done:
         with _naming_whose_token(settings):
@@ -320,8 +345,7 @@ def act_about_request(
                         raise
         count_operator_action(word)
         item = {"key": str(key), "participant": name, "state": str(state)}
-        became = "is published next" if sends else "counts as published"
-        became = became if is_whole else STATE_WORDS[state]
+        became = _OF_WHOLE[word] if is_whole else STATE_WORDS[state]
         return Done(f"{about} at {name} {became}", item)
 
     command = f"tracing-2pc outbox {word} {key.transaction if is_whole else key}"
@@ -330,9 +354,7 @@ def act_about_request(
     return Act(
         word,
         _TITLES[word],
-        Action(
-            command, safe=word == "again", effect={**REQUEST_ACTS, **OF_RELAY}[word]
-        ),
+        Action(command, safe=word == "again", effect=effects[word]),
         str(key.batch if is_whole else key.row),
         "the batch number" if is_whole else "the row's number",
         run,
@@ -343,10 +365,10 @@ def act_about_request(
     )
 
 
-def find_stop(
-    participants: Mapping[str, RemoteParticipant], transaction: TransactionId
+def find_waiting(
+    participants: Mapping[str, RemoteParticipant], transaction: TransactionId, word: str
 ) -> RequestKey:
-    """Return the key by which a relay that has stopped lists a transaction.
+    """Return the key by which a relay lists a transaction about which a word is for.
 
     Raises:
         ConfigurationError: no relay lists it.
@@ -354,12 +376,13 @@ def find_stop(
     refused = list_refused(participants, transaction.application, limit=_MOST_WAITING)
     for listing in refused.listings.values():
         for request in listing.requests:
-            if request.is_whole and request.key.transaction == transaction:
+            is_this = request.key.transaction == transaction and request.trouble
+            if is_this and word in words_about(request):
                 return request.key
     unread = "".join(f"; {why}" for why in refused.unreadable.values())
     raise ConfigurationError(
-        f"no relay has stopped before transaction {transaction}: `tracing-2pc outbox "
-        f"ls` shows where{unread}"
+        f"no relay waits at transaction {transaction} for `{word}`: `tracing-2pc "
+        f"outbox ls` shows where{unread}"
     )
 
 
@@ -420,8 +443,8 @@ def facts_of(name: str, found: QuarantinedRequest) -> Iterator[tuple[str, str]]:
     yield "Application", found.key.transaction.application
     yield "Batch", str(found.key.batch)
     yield "Refused", format_time(found.since)
-    if found.is_whole:
-        yield "The relay", "has stopped"
+    if found.trouble is not None:
+        yield "The relay", str(found.trouble)
     else:
         answer = f"answered {found.status}" if found.status else "no answer"
         yield "The partner", answer

@@ -20,6 +20,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     carrier_from_json,
 )
+from tracing_2pc.core.states import RelayTrouble
 from tracing_2pc.outbox.queue import Queue
 from tracing_2pc.outbox.relay import Message, Position, Publication
 from tracing_2pc.outbox.turns import LeaseLostError
@@ -33,11 +34,12 @@ _PAGE: Final = 2_000
 
 BEGUN: Final = "begun"
 CONFIRMED: Final = "confirmed"
-STOPPED: Final = "stopped"
 SIGNED: Final = "signed"
-UNREADABLE: Final = "unreadable"
-HIDDEN: Final = "hidden"
-"""What the row of a position says. The positions of the last three mean nothing."""
+STOPPED: Final = str(RelayTrouble.STOPPED)
+UNREADABLE: Final = str(RelayTrouble.UNREADABLE)
+HIDDEN: Final = str(RelayTrouble.HIDDEN)
+"""What the row of a position says. Only those of the first two and of a stop have one.
+"""
 
 
 class PositionRow(NamedTuple):
@@ -46,14 +48,19 @@ class PositionRow(NamedTuple):
     position: Position
     since: float
     why: str = ""
+    status: int = 0  # as of a request: it is no partner's answer
 
 
 class Waiting(NamedTuple):
     """A transaction that is committed and not published."""
 
     transaction: TransactionId
-    branch: BranchId
     committed: float
+
+
+def key_of(transaction: TransactionId) -> RequestKey:
+    """Return the key by which a whole transaction is listed."""
+    return RequestKey(transaction, BranchId(0, 0), 0)
 
 
 class Publications(Queue):
@@ -114,16 +121,17 @@ class Publications(Queue):
 
         Args:
             holder: of the lease.
-            passed: applications whose turn it is not.
+            passed: applications whose turn it is not, unless a person said so.
         """
         with self._held(holder) as connection:
             rows = self._positions(connection)
             if BEGUN in rows:  # another thread of ours, or nobody: look again
                 raise LeaseLostError
+            still = self._refused_applications(connection) if passed else set()
             firsts = [
                 (branches[0].committed, branches[0].application, branches)
                 for application in self._applications(connection)
-                if application not in passed
+                if not (application in passed and application in still)
                 and (branches := self._first(connection, application))
             ]
             if not firsts:
@@ -142,6 +150,10 @@ class Publications(Queue):
     def _applications(self, connection: Connection) -> list[str]:
         names = sa.select(self.queue.c.application).distinct()
         return list(connection.execute(names).scalars())
+
+    def _refused_applications(self, connection: Connection) -> set[str]:
+        keys = connection.execute(sa.select(self.quarantine.c.key)).scalars()
+        return {RequestKey.parse(key).transaction.application for key in keys}
 
     def _first(self, connection: Connection, application: str) -> Sequence[Any]:
         """Return the branches of an application's first transaction to publish."""
@@ -191,6 +203,15 @@ class Publications(Queue):
         with self._held(holder) as connection:
             self._clear(connection, BEGUN)
 
+    def refuse(self, holder: str, transaction: TransactionId, why: str) -> None:
+        """Note, until it is published, why its application waits."""
+        q, key = self.quarantine.c, str(key_of(transaction))
+        again = self.quarantine.update().where(q.key == key).values(body=why)
+        row = {"key": key, "body": why, "status": 0, "since": self._clock()}
+        with self._held(holder) as connection:
+            if not connection.execute(again).rowcount:
+                connection.execute(self.quarantine.insert().values(row))
+
     def note(self, holder: str, state: str, position: Position, why: str) -> None:
         """Note that the relay stops, or that the position is not to be read."""
         with self._held(holder) as connection:
@@ -231,9 +252,10 @@ class Publications(Queue):
         """Return what is not published, in the order in which it would be."""
         q = self.queue.c
         batch = (q.application, q.batch, q.attempt)
-        first = sa.func.min(q.partition), sa.func.min(q.committed)
         rows = connection.execute(
-            sa.select(*batch, *first).where(~q.published).group_by(*batch)
+            sa.select(*batch, sa.func.min(q.committed))
+            .where(~q.published)
+            .group_by(*batch)
         ).all()
         # An application's in order of batch, whatever the clock was.
         left: dict[str, list[Any]] = {
@@ -243,10 +265,9 @@ class Publications(Queue):
             left[row.application].append(row)
         ordered = []
         while left:
-            name = min(left, key=lambda name: left[name][0][4])
-            application, number, attempt, partition, at = left[name].pop(0)
-            transaction = TransactionId(application, number, attempt)
-            ordered.append(Waiting(transaction, BranchId(partition, 0), at))
+            name = min(left, key=lambda name: left[name][0][3])
+            *batch, at = left[name].pop(0)
+            ordered.append(Waiting(TransactionId(*batch), at))
             left = {name: rows for name, rows in left.items() if rows}
         return ordered
 
@@ -264,8 +285,14 @@ class Publications(Queue):
         self._put(connection, SIGNED, Position())
         self._clear(connection, BEGUN, STOPPED)
 
+    def give_up(self, connection: Connection, transaction: TransactionId) -> None:
+        """Delete a transaction that is never published, for a person."""
+        self._settle(connection, transaction)
+
     def _settle(self, connection: Connection, transaction: TransactionId) -> None:
-        q = self.queue.c
+        q, key = self.queue.c, str(key_of(transaction))
+        refused = self.quarantine.delete().where(self.quarantine.c.key == key)
+        connection.execute(refused)
         of = (q.application == transaction.application, q.batch == transaction.batch)
         connection.execute(self.queue.update().where(*of).values(published=True))
 

@@ -24,7 +24,7 @@ from tracing_2pc.outbox.publications import (
     UNREADABLE,
     Publications,
 )
-from tracing_2pc.outbox.relay import Position, Publication, Relay
+from tracing_2pc.outbox.relay import OutlastedError, Position, Publication, Relay
 from tracing_2pc.outbox.turns import LeaseLostError, Turns
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.tracing.spans import span
@@ -33,6 +33,9 @@ POLL: Final = 0.5
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 """Seconds: between two looks; after a publication that failed."""
+
+LONGEST_OUTLASTED: Final = 86_400.0
+"""Seconds before one that takes too long is tried again, at most."""
 
 logger = logging.getLogger(__name__)
 
@@ -202,15 +205,19 @@ class Publisher(Turns):
         assert transaction is not None  # noqa: S101 - for the type checker
         failures = self._failed.get(transaction.application, (0, 0.0))[0] + 1
         pause = _pause_after(failures)
+        if isinstance(error, OutlastedError):  # others, and readers, wait for each try
+            pause = min(error.seconds * 4**failures, LONGEST_OUTLASTED)
         until = time.monotonic() + pause
         self._failed[transaction.application] = (failures, until)
         # Another's message may hold the record.
         is_ours = isinstance(error, TwoPhaseError)
+        why = str(error) if is_ours else f"{type(error).__name__}: {error}"
+        self._queue.refuse(self._holder, transaction, why)
         logger.warning(
             "outbox: not published, again later: transaction=%s pause=%.1f: %s",
             transaction,
             pause,
-            str(error) if is_ours else f"{type(error).__name__}: {error}",
+            why,
             extra=log_fields(transaction, publication.carrier),
         )
 

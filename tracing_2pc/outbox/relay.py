@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.outbox.records import Record
 
@@ -63,6 +64,19 @@ class Publication:
     keep: Callable[[], None] = lambda: None
 
 
+class OutlastedError(TwoPhaseError):
+    """A publication takes longer than a transaction of the broker may.
+
+    Args:
+        why: with the cure.
+        seconds: that it may take.
+    """
+
+    def __init__(self, why: str, seconds: float) -> None:
+        super().__init__(why)
+        self.seconds = seconds
+
+
 @runtime_checkable
 class Relay(Protocol):
     """Takes publications, each as one transaction of a broker with its position.
@@ -85,7 +99,11 @@ class Relay(Protocol):
         """
 
     def publish(self, publication: Publication) -> None:
-        """Make all messages and the position visible together, or nothing."""
+        """Make all messages and the position visible together, or nothing.
+
+        Raises:
+            OutlastedError: it would take too long: it is tried again ever more rarely.
+        """
 
     def hidden(self) -> str:
         """Say what is published and held back from readers for too long; "" if none."""

@@ -1,31 +1,27 @@
-"""A relay that has stopped, and what a person decides: which transactions are in.
+"""Transactions that wait at a relay, why, and what a person decides about them.
 
-A person draws one line through what waits, in the order of publication.
+Where it has stopped, a person draws one line through what waits, in the order of
+publication: what is before it is in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import RefusalError
-from tracing_2pc.core.model import (
-    WHOLE,
-    BranchId,
-    QuarantinedRequest,
-    RequestKey,
-    TransactionId,
-)
-from tracing_2pc.core.states import Refusal, RequestState
+from tracing_2pc.core.model import QuarantinedRequest, TransactionId
+from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState
 from tracing_2pc.outbox.publications import (
+    BEGUN,
     CONFIRMED,
     HIDDEN,
     STOPPED,
     UNREADABLE,
-    PositionRow,
     Publications,
-    Waiting,
+    key_of,
 )
 from tracing_2pc.outbox.quarantine import Quarantine
 from tracing_2pc.outbox.queue import AGAIN, DROP
@@ -33,9 +29,9 @@ from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
 
 class StoppedRelay(Quarantine):
-    """Lists what waits while the relay has stopped, and lets it go on.
+    """Lists what waits for more than its turn, and does what a person decided.
 
-    Each transaction is listed as one request, by the key of its first record.
+    Each transaction is listed as one request.
 
     Args:
         queue: of publications.
@@ -49,71 +45,97 @@ class StoppedRelay(Quarantine):
     def page(
         self, connection: Connection, query: RequestQuery
     ) -> Sequence[QuarantinedRequest]:
-        """Return a page of what waits, while the relay has stopped.
+        """Return a page of what waits, each with why and since when.
 
-        Where its position cannot be read, or readers do not see what is published, it
-        is one transaction, with why and since when: the next one, or the last.
+        All, where the relay has stopped. Else what the broker refuses; where the
+        position cannot be read, the next transaction; where readers are held back, the
+        last.
         """
         if query.state is RequestState.DROPPED:
             return super().page(connection, query)
-        rows = self._publications.on_record(connection)
-        said = [rows[state] for state in (STOPPED, HIDDEN, UNREADABLE) if state in rows]
-        if not said:
-            return ()
-        stop = said[0]
-        listed = [
-            QuarantinedRequest(
-                key,
-                query.state,
-                WHOLE,
-                at,
-                stop.why,
-                len(stop.why),
-                0,
-                None,
-                None,
-                None,
-            )
-            for key, at in self._keys(connection, rows)
-            if query.application in (None, key.transaction.application)
-            and query.key in (None, key)
-            and (at, str(key)) > query.after
-        ]
-        listed.sort(key=lambda request: (request.since, str(request.key)))
-        return listed[: query.limit]
+        refused = (
+            dataclasses.replace(request, trouble=RelayTrouble.REFUSED)
+            for request in super().page(connection, query)
+        )
+        listed = {request.key: request for request in refused}
+        for transaction, since, state, why in self._troubles(connection):
+            key = key_of(transaction)
+            if (
+                query.application in (None, transaction.application)
+                and query.key in (None, key)
+                and (since, str(key)) > query.after
+            ):
+                trouble = RelayTrouble(state)
+                listed[key] = QuarantinedRequest(
+                    key, query.state, 0, since, why, len(why), 0, trouble=trouble
+                )
+        order = sorted(listed.values(), key=lambda one: (one.since, str(one.key)))
+        return order[: query.limit]
 
-    def _keys(
-        self, connection: Connection, rows: Mapping[str, PositionRow]
-    ) -> list[tuple[RequestKey, float]]:
+    def _troubles(
+        self, connection: Connection
+    ) -> Iterator[tuple[TransactionId, float, str, str]]:
+        """Yield what waits for another reason than a refusal: since when, and why."""
+        rows = self._publications.on_record(connection)
         waiting = self._publications.waiting(connection)
-        if STOPPED not in rows:
-            since = min(rows[s].since for s in (HIDDEN, UNREADABLE) if s in rows)
-            first = [] if HIDDEN in rows else waiting[:1]
-            waiting = [w._replace(committed=since) for w in first]
-        last = rows.get(STOPPED, rows[CONFIRMED])
-        if not waiting and (name := last.position.transaction):
-            since = max(row.since for row in rows.values())
-            transaction = TransactionId.parse(name)
-            waiting = [Waiting(transaction, BranchId(0, 0), since)]
-        return [(RequestKey(w.transaction, w.branch, 0), w.committed) for w in waiting]
+        last = rows.get(STOPPED, rows[CONFIRMED]).position.transaction
+        latest = [TransactionId.parse(last)] if last else []
+        if (stop := rows.get(STOPPED)) is not None:
+            for transaction, committed in waiting:
+                yield transaction, committed, STOPPED, stop.why
+            if not waiting:
+                yield from ((t, stop.since, STOPPED, stop.why) for t in latest)
+            return
+        first = [waiting[0].transaction] if waiting else latest
+        for state, transactions in ((HIDDEN, latest), (UNREADABLE, first)):
+            if (row := rows.get(state)) is not None:
+                yield from ((t, row.since, state, row.why) for t in transactions)
 
     def again(self, connection: Connection, order: RequestOrder) -> RequestState:
-        """Go on with this transaction: all that is before it is in, nothing else.
+        """Try this transaction now, which the broker refuses.
+
+        Or, where the relay has stopped, go on with it: all before it is in, nothing
+        else.
 
         Raises:
-            RefusalError: unknown: the relay has not stopped, or it does not wait.
+            RefusalError: unknown: it does not wait for a person.
         """
-        self._draw_line(connection, order, AGAIN)
+        if not self._settle_refused(connection, order, AGAIN):
+            self._draw_line(connection, order, AGAIN)
         return RequestState.WAITING
 
     def drop(self, connection: Connection, order: RequestOrder) -> RequestState:
-        """Go on after this transaction: it and all that is before it are in.
+        """Never publish this transaction, which the broker refuses.
+
+        Or, where the relay has stopped, go on after it: it and all before it are in.
 
         Raises:
-            RefusalError: unknown: the relay has not stopped, or it does not wait.
+            RefusalError: unknown: it does not wait for a person; not now: it is being
+                published.
         """
-        self._draw_line(connection, order, DROP)
+        if not self._settle_refused(connection, order, DROP):
+            self._draw_line(connection, order, DROP)
         return RequestState.DROPPED
+
+    def _settle_refused(
+        self, connection: Connection, order: RequestOrder, action: str
+    ) -> bool:
+        """Do what was decided about one that was refused; False if it was not."""
+        rows, transaction = (
+            self._publications.on_record(connection),
+            order.key.transaction,
+        )
+        if STOPPED in rows:
+            return False
+        if (row := self._take(connection, key_of(transaction))) is None:
+            return False
+        if action == DROP:
+            if BEGUN in rows and rows[BEGUN].position.transaction == str(transaction):
+                detail = f"transaction {transaction} is being published: ask again"
+                raise RefusalError(Refusal.NOT_NOW, detail)
+            self._publications.give_up(connection, transaction)
+        self._sign(connection, order, action, row, body=row.body)
+        return True
 
     def _draw_line(
         self, connection: Connection, order: RequestOrder, action: str
@@ -125,34 +147,14 @@ class StoppedRelay(Quarantine):
             return
         is_last = action == DROP and stop and stop.position.transaction == str(wanted)
         if stop is None or not (wanted in transactions or is_last):
-            detail = f"the relay has not stopped at transaction {wanted}"
+            detail = f"transaction {wanted} does not wait for a person here"
             raise RefusalError(Refusal.UNKNOWN, detail)
         line = transactions.index(wanted) if wanted in transactions else 0
         if wanted in transactions:
             line += action == DROP
-        self._sign_stop(connection, order, action, stop)
+        self._sign(connection, order, action, stop, body=stop.why)
         confirmed = rows[CONFIRMED].position
         number = max(confirmed.number, stop.position.number)
         # What is begun next gets a number that is in no copy of the store.
         anew = confirmed._replace(number=number + 1)
         self._publications.go_on(connection, transactions[:line], anew)
-
-    def _sign_stop(
-        self,
-        connection: Connection,
-        order: RequestOrder,
-        action: str,
-        stop: PositionRow,
-    ) -> None:
-        signed = {
-            "key": str(order.key),
-            "action": action,
-            "who": order.who,
-            "reason": order.reason,
-            "at": self._clock(),
-            "status": WHOLE,
-            "since": stop.since,
-            "body": stop.why,
-            "not_taken": False,
-        }
-        connection.execute(self.by_hand.insert().values(signed))
