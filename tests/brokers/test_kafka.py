@@ -18,6 +18,7 @@ from support.branches import ONE, Branch, orders, records
 from support.databases import url
 from support.kinds import sqlite_url
 from support.participant import World, database_of, end, keep
+from support.relay import expire
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, until
 
@@ -225,13 +226,19 @@ def test_what_is_held_back_from_readers_is_said(
         broker.address, topic=topic, key="id", transaction_timeout=PATIENT
     )
     own = Publisher(world.resource._queue, relay, PATIENT)
-    until(lambda: own.turn() and world.visible() == 0)
-    assert relay.hidden() == ""
+    until(own.turn)
+    assert (relay.readers().held_back, world.visible()) == ("", 3)
     relay._transaction_timeout = 0
-    assert TEXTS["held back"].format(topic=topic) in relay.hidden()
+    assert TEXTS["held back"].format(topic=topic) in relay.readers().held_back
+    successor = KafkaRelay(broker.address, topic=lambda _: topic)
+    own = Publisher(world.resource._queue, successor, PATIENT)
+    expire(world)
+    until(own.turn)
+    assert world.visible() == 3  # also to a process that has not published it
     other.abort_transaction(PATIENT)
-    until(lambda: relay.hidden() == "")
+    until(lambda: own.turn() and world.visible() == 0)
     assert len(broker.read(topic)) == 3
+    successor.close()
     relay.close()
 
 

@@ -219,18 +219,28 @@ def test_a_position_that_cannot_be_read_is_not_now(world: World, topic: Topic) -
 
 
 def test_what_readers_do_not_see_is_said(world: World, topic: Topic) -> None:
-    """Until they do: a broker may lose the end of what it has committed."""
-    batches(world, 1)
-    topic.hidden = "readers of totals/0 are held back"
-    relay = publisher(world, TopicRelay(topic), LEASE)
+    """Until they do: a broker may lose the end of what it has committed.
+
+    It counts as waiting, and its records stay; also where the service starts again.
+    """
+    batches(world, 1, 2)
+    topic.is_seen = False
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    assert (len(topic.seen), world.visible(), listed(world)) == (2, 6, [])
+    topic.hidden = why = "readers of totals/0 are held back"
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    topic.hidden = ""  # what begins now has not waited for as long
+    own = TopicRelay(topic)
+    relay = publisher(world, own, LEASE)
     all_turns(relay)
-    assert listed(world) == [("orders.1.1", topic.hidden)]
+    assert listed(world) == [("orders.1.1", why), ("orders.2.1", why)]
+    assert (own.expected, world.visible()) == ({"totals"}, 6)
     assert world.resource.gauges()["tpc.outbox.stopped"] == 1
     with pytest.raises(RefusalError):
         world.resource.send_again(order("orders.1.1"))
-    topic.hidden = ""
+    topic.is_seen = True
     all_turns(relay)
-    assert listed(world) == []
+    assert (listed(world), world.visible(), stored(world, "outbox_tpc")) == ([], 0, 0)
 
 
 def test_a_position_that_is_gone_is_written_anew_while_nothing_is_open(

@@ -13,7 +13,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.records import Record
-from tracing_2pc.outbox.relay import Message, Position, Publication
+from tracing_2pc.outbox.relay import Message, Position, Publication, Readers
 
 
 class FencedError(Exception):
@@ -34,6 +34,8 @@ class Topic:
         self.epoch = 0
         self.is_readable = True
         self.hidden = ""
+        self.is_seen = True
+        self.through = 0
 
     def transactions(self) -> list[str]:
         """Name ours, as readers see them."""
@@ -90,8 +92,13 @@ class TopicRelay:
         if self.epoch != self.topic.epoch:
             raise FencedError
 
-    def hidden(self) -> str:
-        return self.topic.hidden
+    def expect(self, topics: Iterable[str]) -> None:
+        self.expected = set(topics)
+
+    def readers(self) -> Readers:
+        if self.topic.is_seen and self.topic.position is not None:
+            self.topic.through = self.topic.position.number
+        return Readers(self.topic.through, self.topic.hidden)
 
     def ends(self) -> str:
         return f"topic totals ends with {', '.join(self.topic.transactions()[-3:])}"

@@ -250,7 +250,10 @@ METRICS: Final[dict[str, Metric]] = {
         buckets=_DOUBT,
     ),
     "tpc.outbox.backlog": Metric(
-        "gauge", "{request}", "requests committed and not confirmed by the partner"
+        "gauge",
+        "{request}",
+        "requests committed and not confirmed by the partner; of a relay, records that "
+        "readers cannot pass yet",
     ),
     "tpc.outbox.oldest_age": Metric("gauge", "s", "age of the oldest of them"),
     "tpc.outbox.quarantined": Metric(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import (
     Consumer,
@@ -27,6 +27,9 @@ _POSITION_TOPIC: Final = {"cleanup.policy": "compact", "segment.bytes": "1677721
 _NO_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 )
+
+Place: TypeAlias = tuple[str, int]
+"""A topic, and the number of a partition."""
 
 _REFUSED: Final = _NO_TOPIC | {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -120,14 +123,33 @@ class Broker:
         )
         return int(self._ask(futures).offset)
 
-    def ends(self, topic: str) -> dict[tuple[str, int], int]:
-        """Return the last offset of each partition; nothing if there is no topic."""
-        found = self._admin.list_topics(timeout=self._timeout).topics.get(topic)
-        everything = IsolationLevel.READ_UNCOMMITTED
+    def ends(
+        self, places: Iterable[Place], isolation: IsolationLevel
+    ) -> dict[Place, float]:
+        """Return the offset after each one's last record; infinite for what is gone."""
+        asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+        futures = self._admin.list_offsets(
+            asked,
+            isolation_level=isolation,
+            request_timeout=self._timeout,
+        )
         return {
-            (topic, partition): self.end(topic, partition, everything) - 1
-            for partition in (found.partitions if found is not None else ())
+            (at.topic, at.partition): self._end_or_gone(future)
+            for at, future in futures.items()
         }
+
+    def _end_or_gone(self, future: Any) -> float:
+        try:
+            return float(future.result(self._timeout + 1).offset)
+        except KafkaException as error:
+            if error.args[0].code() in _NO_TOPIC:
+                return float("inf")
+            raise
+
+    def places(self, topic: str) -> list[Place]:
+        """Return the partitions of a topic; none if it is not there."""
+        found = self._admin.list_topics(timeout=self._timeout).topics.get(topic)
+        return [(topic, number) for number in (found.partitions if found else ())]
 
     def last_value(self, topic: str) -> bytes | None:
         """Return the last committed record of a topic's only partition.

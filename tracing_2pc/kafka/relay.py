@@ -15,9 +15,15 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.kafka.broker import Broker
+from tracing_2pc.kafka.broker import Broker, Place
 from tracing_2pc.outbox.records import Record, plain_text_of
-from tracing_2pc.outbox.relay import Message, OutlastedError, Position, Publication
+from tracing_2pc.outbox.relay import (
+    Message,
+    OutlastedError,
+    Position,
+    Publication,
+    Readers,
+)
 
 _OWN_SETTINGS: Final = frozenset(
     {
@@ -138,8 +144,12 @@ class KafkaRelay:
         self._refused: list[str] = []
         # When the publication under way has taken too long; when some of it was taken.
         self._until = self._taken = 0.0
-        # By partition: an offset that readers must pass, and since when.
-        self._unseen: dict[tuple[str, int], tuple[int, float]] = {}
+        # By partition, offsets that readers must pass: those that are looked for, since
+        # when and up to which publication; and what came after them.
+        self._awaited: dict[Place, int] = {}
+        self._since, self._awaited_number = 0.0, 0
+        self._expected: dict[Place, int] = {}
+        self._number = self._through = 0
 
     def _leave_to_parent(self) -> None:
         """Keep what has threads in the parent: to end it here would wait for them."""
@@ -225,10 +235,12 @@ class KafkaRelay:
         )
         self._producer.init_transactions(self._timeout)
         failpoint("relay.after_fence")
-        if isinstance(self._topic, str):  # what was in flight is not known here
-            self._expect(broker.ends(self._topic))
         text = broker.last_value(name)
-        return None if text is None else Position(*json.loads(text))
+        if text is None:
+            return None
+        position = Position(*json.loads(text))
+        self._number = position.number
+        return position
 
     def publish(self, publication: Publication) -> None:
         """Send all messages and the position in one transaction of the broker.
@@ -259,6 +271,7 @@ class KafkaRelay:
         self._flush(producer, publication.keep)
         failpoint("relay.before_commit")
         producer.commit_transaction(self._timeout)
+        self._number = publication.position.number
 
     def _produce(
         self, producer: Producer, keep: Callable[[], None], message: Message
@@ -288,7 +301,7 @@ class KafkaRelay:
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
             self._taken = time.monotonic()
-            self._expect({(message.topic(), message.partition()): message.offset()})
+            self._expected[message.topic(), message.partition()] = message.offset()
         elif not self._refused:
             self._refused.append(f"topic {message.topic()}: {error.str()}")
 
@@ -303,27 +316,50 @@ class KafkaRelay:
                 seconds,
             )
 
-    def _expect(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        for place, offset in offsets.items():
-            _, since = self._unseen.get(place, (0, time.monotonic()))
-            self._unseen[place] = (offset, since)
+    def expect(self, topics: Iterable[str]) -> None:
+        """Look out for all that is in these topics now.
 
-    def hidden(self) -> str:
-        """Say in which partitions readers are held back before what is published.
+        Raises:
+            KafkaException: the broker does not answer.
+        """
+        broker = self._connected()
+        places = [place for topic in topics for place in broker.places(topic)]
+        ends = broker.ends(places, IsolationLevel.READ_UNCOMMITTED) if places else {}
+        self._expected |= {place: int(end) - 1 for place, end in ends.items()}
+
+    def readers(self) -> Readers:
+        """Look how far readers get.
 
         A broker that is killed can lose the end of a transaction that it has committed.
         It counts after the longest that any transaction of this relay may take.
+
+        Raises:
+            KafkaException: the broker does not answer.
         """
-        held, now = [], time.monotonic()
-        for (topic, partition), (offset, since) in list(self._unseen.items()):
-            end = self._connected().end(topic, partition, IsolationLevel.READ_COMMITTED)
-            if end > offset:
-                del self._unseen[topic, partition]
-            elif now - since > self._transaction_timeout:
-                held.append(f"{topic}/{partition} at offset {end} of {offset + 1}")
-        if not held:
-            return ""
-        return f"readers of {', '.join(held[:5])} are held back"
+        if not self._awaited:
+            self._awaited, self._expected = self._expected, {}
+            self._since, self._awaited_number = time.monotonic(), self._number
+        ends: Mapping[Place, float] = {}
+        if self._awaited:
+            readers, broker = IsolationLevel.READ_COMMITTED, self._connected()
+            try:
+                ends = broker.ends(self._awaited, readers)
+            except (KafkaException, TimeoutError):
+                broker.connect()
+                raise
+        for place, end in ends.items():
+            if end > self._awaited[place]:
+                del self._awaited[place]
+        if not self._awaited:
+            self._through = self._awaited_number
+        elif time.monotonic() - self._since > self._transaction_timeout:
+            held = [
+                f"{'/'.join(map(str, place))} at offset {ends[place]:.0f} of {last + 1}"
+                for place, last in list(self._awaited.items())[:5]
+            ]
+            why = f"readers of {', '.join(held)} are held back"
+            return Readers(self._through, why)
+        return Readers(self._through)
 
     def ends(self) -> str:
         """Say which transactions the last records of its topic are of."""

@@ -1,7 +1,8 @@
 """What a relay has to publish, and how far it is: all of that SQL.
 
 A transaction is in the queue by its branches. It is *begun* before anything of it is at
-the broker, *confirmed* when it is in there, and then its rows are deleted in portions.
+the broker, and *confirmed* when it is in there. When readers pass it, its rows are
+deleted in portions; until then it counts as waiting.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from tracing_2pc.participant.journal.schema import Tables
 
 _PAGE: Final = 2_000
 """Messages that are read in one transaction."""
+
+_DONE: Final = -1
 
 BEGUN: Final = "begun"
 CONFIRMED: Final = "confirmed"
@@ -82,8 +85,9 @@ class Publications(Queue):
             1,
             sa.Column("rows", sa.BigInteger, nullable=False),
             sa.Column("digest", sa.String(64), nullable=False),
-            # In there, with rows left to delete here.
-            sa.Column("published", sa.Boolean, nullable=False),
+            # The number under which it is in there, and readers may not see it yet; 0
+            # for what is not in; `_DONE` for rows that are left to delete.
+            sa.Column("published", sa.BigInteger, nullable=False),
         )
         self.position = tables.add(
             "position",
@@ -105,7 +109,7 @@ class Publications(Queue):
         return {
             "rows": branch.ref.rows,
             "digest": hashlib.sha256(branch.ref.digest.encode()).hexdigest(),
-            "published": False,
+            "published": 0,
         }
 
     # --- the relay's turn ------------------------------------------------------------
@@ -158,7 +162,7 @@ class Publications(Queue):
     def _first(self, connection: Connection, application: str) -> Sequence[Any]:
         """Return the branches of an application's first transaction to publish."""
         q = self.queue.c
-        of = (q.application == application, ~q.published)
+        of = (q.application == application, q.published == 0)
         first = sa.select(sa.func.min(q.batch)).where(*of).scalar_subquery()
         branches = sa.select(self.queue).where(*of, q.batch == first)
         order = branches.order_by(q.partition, q.task_attempt)
@@ -170,15 +174,11 @@ class Publications(Queue):
         branches: Sequence[Any],
         own: tuple[tuple[str, str], ...],
     ) -> Iterator[Message]:
-        """Read messages page by page, each page in a transaction of its own."""
-        r = self.request.c
-        page = sa.select(r.tpc_row, r.body).order_by(r.tpc_row).limit(_PAGE)
+        """Read messages page by page."""
         for branch in branches:
             task, last, read = BranchId(branch.partition, branch.task_attempt), -1, 0
             while True:
-                of = (r.tpc_tag == branch.tag, r.tpc_row > last)
-                with self._database.read() as connection:
-                    rows = connection.execute(page.where(*of)).all()
+                rows = self._page(branch.tag, last)
                 for last, body in rows:
                     message = Message.from_text(body)
                     key = ("tpc-key", str(RequestKey(transaction, task, last)))
@@ -191,10 +191,18 @@ class Publications(Queue):
                 detail = f"{transaction}: {read} of {branch.rows} messages are stored"
                 raise LookupError(detail)
 
+    def _page(self, tag: int, last: int) -> Sequence[Any]:
+        """Read the next messages of a branch, in a transaction of their own."""
+        r = self.request.c
+        page = sa.select(r.tpc_row, r.body).where(r.tpc_tag == tag, r.tpc_row > last)
+        with self._database.read() as connection:
+            return connection.execute(page.order_by(r.tpc_row).limit(_PAGE)).all()
+
     def confirm(self, holder: str, position: Position) -> None:
-        """Note, durably, that a publication is in; its rows may be deleted."""
+        """Note, durably, that a publication is in; its rows stay until it is seen."""
+        transaction = TransactionId.parse(position.transaction)
         with self._held(holder) as connection:
-            self._settle(connection, TransactionId.parse(position.transaction))
+            self._settle(connection, transaction, position.number)
             self._put(connection, CONFIRMED, position)
             self._clear(connection, BEGUN)
 
@@ -223,18 +231,50 @@ class Publications(Queue):
         with self._held(holder) as connection:
             self._clear(connection, *states)
 
+    def seen(self, through: int) -> None:
+        """Note that readers pass what is in, up to a number: its rows may go."""
+        q = self.queue.c
+        done = self.queue.update().where(q.published.between(1, through))
+        with self._database.unlocked() as connection:
+            connection.execute(done.values(published=_DONE))
+            if not self.unseen(connection):
+                self._clear(connection, HIDDEN)
+
+    def unseen(self, connection: Connection) -> list[TransactionId]:
+        """Return what is in there, and may be held back from readers; in order."""
+        q = self.queue.c
+        batch = (q.application, q.batch, q.attempt, q.published)
+        rows = sa.select(*batch).where(q.published > 0).distinct()
+        return [
+            TransactionId(*transaction)
+            for *transaction, _ in connection.execute(rows.order_by(q.published))
+        ]
+
+    def topics_unseen(self, keep: Callable[[], None]) -> set[str]:
+        """Return where that was published: its messages are here still."""
+        found: set[str] = set()
+        with self._database.read() as connection:
+            of = sa.select(self.queue.c.tag).where(self.queue.c.published > 0)
+            tags = connection.execute(of).scalars().all()
+        for tag in tags:
+            rows = self._page(tag, -1)
+            while rows:
+                found |= {Message.from_text(body).topic for _, body in rows}
+                keep()
+                rows = self._page(tag, rows[-1][0])
+        return found
+
     def delete_published(self) -> bool:
-        """Delete one portion of rows that are in; False if none are left."""
+        """Delete one portion of rows that are done with; False if none are left."""
         q, r = self.queue.c, self.request.c
-        some = sa.select(q.tag).where(q.published).limit(1)
+        some = sa.select(q.tag).where(q.published == _DONE).limit(1)
         with self._database.unlocked() as connection:
             if (tag := connection.scalar(some)) is None:
                 return False
             self._database.delete_slice(connection, self.request.name, tag, SLICE)
             left = sa.select(r.tpc_row).where(r.tpc_tag == tag).limit(1)
             if connection.execute(left).first() is None:
-                gone = self.queue.delete().where(q.tag == tag, q.published)
-                connection.execute(gone)
+                connection.execute(self.queue.delete().where(q.tag == tag))
         return True
 
     @contextlib.contextmanager
@@ -254,7 +294,7 @@ class Publications(Queue):
         batch = (q.application, q.batch, q.attempt)
         rows = connection.execute(
             sa.select(*batch, sa.func.min(q.committed))
-            .where(~q.published)
+            .where(q.published == 0)
             .group_by(*batch)
         ).all()
         # An application's in order of batch, whatever the clock was.
@@ -280,21 +320,23 @@ class Publications(Queue):
     ) -> None:
         """End a stop: these transactions are in, and the position is written anew."""
         for transaction in sent:
-            self._settle(connection, transaction)
+            self._settle(connection, transaction, last.number)
         self._put(connection, CONFIRMED, last)
         self._put(connection, SIGNED, Position())
         self._clear(connection, BEGUN, STOPPED)
 
     def give_up(self, connection: Connection, transaction: TransactionId) -> None:
         """Delete a transaction that is never published, for a person."""
-        self._settle(connection, transaction)
+        self._settle(connection, transaction, _DONE)
 
-    def _settle(self, connection: Connection, transaction: TransactionId) -> None:
+    def _settle(
+        self, connection: Connection, transaction: TransactionId, number: int
+    ) -> None:
         q, key = self.queue.c, str(key_of(transaction))
         refused = self.quarantine.delete().where(self.quarantine.c.key == key)
         connection.execute(refused)
         of = (q.application == transaction.application, q.batch == transaction.batch)
-        connection.execute(self.queue.update().where(*of).values(published=True))
+        connection.execute(self.queue.update().where(*of).values(published=number))
 
     # --- rows ------------------------------------------------------------------------
 
@@ -321,7 +363,7 @@ class Publications(Queue):
         """Measure what waits, and whether the relay has stopped."""
         q = self.queue.c
         waiting = sa.select(sa.func.sum(q.rows), sa.func.min(q.committed))
-        rows, oldest = connection.execute(waiting.where(~q.published)).one()
+        rows, oldest = connection.execute(waiting.where(q.published >= 0)).one()
         on_record, now = self._positions(connection), self._clock()
         is_stopped = int(STOPPED in on_record or HIDDEN in on_record)
         return {

@@ -30,9 +30,11 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.tracing.spans import span
 
 POLL: Final = 0.5
+LOOK: Final = 1.0
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
-"""Seconds: between two looks; after a publication that failed."""
+"""Seconds: between two looks at the queue, and at readers while there is something in
+it; after a publication that failed."""
 
 LONGEST_OUTLASTED: Final = 86_400.0
 """Seconds before one that takes too long is tried again, at most."""
@@ -67,11 +69,13 @@ class Publisher(Turns):
 
     def _forget(self) -> None:
         self._is_taken_over = False
+        self._is_expecting = False  # what an earlier process has published
         # By application, after publications that failed: how many, and until when.
         self._failed: dict[str, tuple[int, float]] = {}
         self._unreadable = 0
         self._looked = 0.0
-        self._is_hidden: bool | None = None  # not looked at yet
+        self._seen = 0
+        self._is_hidden = False
 
     def stop(self) -> None:
         """End the publication under way, give the lease back, and stay stopped."""
@@ -88,25 +92,26 @@ class Publisher(Turns):
         publication = self._queue.begin(self._holder, passed)
         if publication is not None and not self._publish(publication):
             return 0.0
-        is_more = self._queue.delete_published() or publication is not None
-        if not is_more or now - self._looked > LONGEST_PAUSE:
+        if publication is None or now - self._looked > LOOK:
             self._looked = now
-            self._look_for_hidden()
+            self._look_at_readers()
+        is_more = self._queue.delete_published() or publication is not None
         return 0.0 if is_more else POLL
 
-    def _look_for_hidden(self) -> None:
-        """Note what readers do not see, although it was committed; or that they do."""
+    def _look_at_readers(self) -> None:
+        """Note what readers see, and what they do not, although it is in."""
         try:
-            why = self._relay.hidden()
+            through, why = self._relay.readers()
         except Exception as error:  # noqa: BLE001 - it is looked at again
             logger.info("outbox: not known what readers see: %s", error)
             return
+        if through > self._seen:
+            self._queue.seen(through)
+            self._seen, self._is_hidden = through, False
         if why and not self._is_hidden:
             logger.error("outbox: readers do not see what is published: %s", why)
             self._queue.note(self._holder, HIDDEN, Position(), why)
-        elif not why and self._is_hidden is not False:
-            self._queue.clear(self._holder, HIDDEN)
-        self._is_hidden = bool(why)
+            self._is_hidden = True
 
     def _take_over(self) -> float:
         """Learn what is in there; return seconds to wait, 0 if publishing may begin."""
@@ -132,6 +137,13 @@ class Publisher(Turns):
             return self._halt(confirmed, begun, position)
         elif begun is not None:
             self._queue.withdraw(self._holder)
+        if not self._is_expecting:
+            topics = self._queue.topics_unseen(self._keep_lease)
+            try:
+                self._relay.expect(topics)
+            except Exception as error:  # noqa: BLE001 - as above
+                return self._wait_for_position(error)
+            self._is_expecting = True
         self._queue.clear(self._holder, UNREADABLE, SIGNED)
         self._is_taken_over, self._unreadable = True, 0
         return 0.0

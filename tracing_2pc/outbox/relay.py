@@ -64,6 +64,18 @@ class Publication:
     keep: Callable[[], None] = lambda: None
 
 
+class Readers(NamedTuple):
+    """How far those get who read what is committed.
+
+    Args:
+        through: the number of a publication: they pass it, and all before it.
+        held_back: where they do not, for too long; empty if nowhere.
+    """
+
+    through: int
+    held_back: str = ""
+
+
 class OutlastedError(TwoPhaseError):
     """A publication takes longer than a transaction of the broker may.
 
@@ -105,8 +117,11 @@ class Relay(Protocol):
             OutlastedError: it would take too long: it is tried again ever more rarely.
         """
 
-    def hidden(self) -> str:
-        """Say what is published and held back from readers for too long; "" if none."""
+    def expect(self, topics: Iterable[str]) -> None:
+        """Look out for what an earlier process has published to these topics."""
+
+    def readers(self) -> Readers:
+        """Look how far readers get."""
 
     def ends(self) -> str:
         """Say which transactions are at the end of where it publishes, for a person."""

@@ -48,8 +48,8 @@ class StoppedRelay(Quarantine):
         """Return a page of what waits, each with why and since when.
 
         All, where the relay has stopped. Else what the broker refuses; where the
-        position cannot be read, the next transaction; where readers are held back, the
-        last.
+        position cannot be read, the next transaction; where readers are held back, what
+        they may not see.
         """
         if query.state is RequestState.DROPPED:
             return super().page(connection, query)
@@ -87,7 +87,8 @@ class StoppedRelay(Quarantine):
                 yield from ((t, stop.since, STOPPED, stop.why) for t in latest)
             return
         first = [waiting[0].transaction] if waiting else latest
-        for state, transactions in ((HIDDEN, latest), (UNREADABLE, first)):
+        unseen = self._publications.unseen(connection) or latest
+        for state, transactions in ((HIDDEN, unseen), (UNREADABLE, first)):
             if (row := rows.get(state)) is not None:
                 yield from ((t, row.since, state, row.why) for t in transactions)
 
