@@ -342,6 +342,41 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             greatest("tpc_outbox_oldest_age_seconds", HERE, "participant"),
         ),
         Panel(
+            "Relay: publications",
+            "The number of the last that the broker has taken, those that readers cannot "
+            "pass yet, and applications whose transactions it refuses.",
+            "none",
+            (
+                Query(
+                    f"max by (participant) (tpc_relay_position{HERE})",
+                    "{{participant}} position",
+                ),
+                Query(
+                    f"max by (participant) (tpc_relay_open{HERE})",
+                    "{{participant}} open",
+                ),
+                Query(
+                    f"max by (participant) (tpc_relay_refused{HERE})",
+                    "{{participant}} refused",
+                ),
+            ),
+        ),
+        Panel(
+            "Relay: for how long",
+            "Readers do not see what is published; it cannot be read what is.",
+            "s",
+            (
+                Query(
+                    f"max by (participant) (tpc_relay_hidden_age_seconds{HERE})",
+                    "{{participant}} hidden",
+                ),
+                Query(
+                    f"max by (participant) (tpc_relay_unreadable_age_seconds{HERE})",
+                    "{{participant}} unreadable",
+                ),
+            ),
+        ),
+        Panel(
             "Prepared slots taken",
             "Of max_prepared_transactions. At 100 % every further prepare is refused.",
             "percentunit",

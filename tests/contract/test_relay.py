@@ -185,6 +185,7 @@ def test_what_a_broker_refuses_waits_in_order_and_others_go_on(
     assert topic.transactions() == ["others.5.1"]
     ((transaction, why),) = listed(world)
     assert (transaction, "authorised" in why) == ("orders.1.1", True)
+    assert world.resource.gauges()["tpc.relay.refused"] == 1
     refuses = False
     if act:
         for _ in range(2):  # repeated, it changes nothing
@@ -212,6 +213,7 @@ def test_a_position_that_cannot_be_read_is_not_now(world: World, topic: Topic) -
     assert relay.turn() > 0
     ((transaction, why),) = listed(world)
     assert (transaction, why) == ("orders.1.1", TEXTS["unreadable"])
+    assert world.resource.gauges()["tpc.relay.unreadable_age"] > 0
     topic.is_readable = True
     all_turns(relay)
     assert topic.transactions() == ["orders.1.1"]
@@ -235,7 +237,9 @@ def test_what_readers_do_not_see_is_said(world: World, topic: Topic) -> None:
     all_turns(relay)
     assert listed(world) == [("orders.1.1", why), ("orders.2.1", why)]
     assert (own.expected, world.visible()) == ({"totals"}, 6)
-    assert world.resource.gauges()["tpc.outbox.stopped"] == 1
+    gauges = world.resource.gauges()
+    assert (gauges["tpc.relay.position"], gauges["tpc.relay.open"]) == (2, 2)
+    assert gauges["tpc.relay.hidden_age"] > 0
     with pytest.raises(RefusalError):
         world.resource.send_again(order("orders.1.1"))
     topic.is_seen = True

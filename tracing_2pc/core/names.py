@@ -265,6 +265,29 @@ METRICS: Final[dict[str, Metric]] = {
         "applications whose requests the partner refused one after the other; 1 for "
         "a relay that has stopped",
     ),
+    "tpc.relay.position": Metric(
+        "gauge",
+        "{publication}",
+        "number of the last publication that the broker has taken",
+    ),
+    "tpc.relay.open": Metric(
+        "gauge",
+        "{transaction}",
+        "transactions committed that readers of the topic cannot pass yet",
+    ),
+    "tpc.relay.refused": Metric(
+        "gauge",
+        "{application}",
+        "applications that wait because the broker refuses what they have committed",
+    ),
+    "tpc.relay.hidden_age": Metric(
+        "gauge",
+        "s",
+        "for how long readers have not seen what is published; 0 if they do",
+    ),
+    "tpc.relay.unreadable_age": Metric(
+        "gauge", "s", "for how long it could not be read what is published; 0 if it can"
+    ),
     "tpc.prepared_slots.used": Metric(
         "gauge", "{transaction}", "prepared transactions of the database server"
     ),

@@ -360,17 +360,27 @@ class Publications(Queue):
         connection.execute(gone)
 
     def gauges(self, connection: Connection) -> dict[str, float]:
-        """Measure what waits, and whether the relay has stopped."""
+        """Measure what waits, and why."""
         q = self.queue.c
         waiting = sa.select(sa.func.sum(q.rows), sa.func.min(q.committed))
         rows, oldest = connection.execute(waiting.where(q.published >= 0)).one()
         on_record, now = self._positions(connection), self._clock()
-        is_stopped = int(STOPPED in on_record or HIDDEN in on_record)
+
+        def age_of(state: str) -> float:
+            since = on_record[state].since if state in on_record else now
+            return max(0.0, now - since)
+
+        publications = len(self.waiting(connection)) + len(self.unseen(connection))
         return {
             "tpc.outbox.backlog": rows or 0,
             "tpc.outbox.oldest_age": max(0.0, now - oldest) if rows else 0.0,
             "tpc.outbox.quarantined": 0,
-            "tpc.outbox.stopped": is_stopped,
+            "tpc.outbox.stopped": int(STOPPED in on_record),
+            "tpc.relay.position": on_record[CONFIRMED].position.number,
+            "tpc.relay.open": publications,
+            "tpc.relay.refused": len(self._refused_applications(connection)),
+            "tpc.relay.hidden_age": age_of(HIDDEN),
+            "tpc.relay.unreadable_age": age_of(UNREADABLE),
         }
 
 
