@@ -343,8 +343,8 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
         Panel(
             "Relay: publications",
-            "The number of the last that the broker has taken, those that readers cannot "
-            "pass yet, and applications whose transactions it refuses.",
+            "The number of the last that the broker has taken, those that readers "
+            "cannot pass yet, and applications whose transactions it refuses.",
             "none",
             (
                 Query(

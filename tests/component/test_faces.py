@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.branches import records
+from support.branches import ONE, records
 from support.cli import Operator
 from support.console import GATE, VIEWER, visitor
 from support.kinds import refusing_outbox, sqlite_url
-from support.participant import World, end
+from support.participant import World, end, keep
+from support.relay import Topic, TopicRelay, publisher, relay_world
 from support.spark import serving
-from support.waiting import until
+from support.waiting import PATIENT, until
 
 from tracing_2pc.console.app import console
 from tracing_2pc.console.state import ConsoleSources
@@ -21,6 +22,7 @@ from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.operations.recover import deliver
 from tracing_2pc.operations.wiring import open_participants
+from tracing_2pc.outbox.relay import Position
 
 WRONG = {
     ("orders.7.1", "decided_not_applied"),
@@ -28,6 +30,7 @@ WRONG = {
     ("bookings.3.1", "orphaned"),
     ("notifier", "unreadable"),
     ("mailer", "refused_requests"),
+    ("totals", "relay_stopped"),
     ("ledger", "clock_differs"),
 }
 """What is wrong at this site."""
@@ -47,9 +50,16 @@ def mailer(
     world = refusing_outbox(url, records(text=["a"]), "mailer")
     at.clocks["ledger"].read = lambda: time.time() + 90
     monkeypatch.setenv("TPC_PAUSE", "100ms")
-    with serving(world.app) as served:
-        operator.reach(mailer=served, notifier="http://127.0.0.1:9")
+    topic = Topic()
+    totals = relay_world(sqlite_url(tmp_path, "totals"), topic)
+    totals.name = "totals"
+    keep(totals, "orders.6.1", ONE)
+    topic.position = Position(9, "orders.5.1", "of another store")
+    publisher(totals, TopicRelay(topic), PATIENT).turn()
+    with serving(world.app) as served, serving(totals.app) as at_relay:
+        operator.reach(mailer=served, totals=at_relay, notifier="http://127.0.0.1:9")
         yield world
+    end(totals.resource)
     end(world.resource)
 
 

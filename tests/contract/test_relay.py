@@ -302,6 +302,7 @@ def test_a_store_that_was_put_back_stops_the_relay(
     assert relay.turn() > 0
     assert topic.transactions() == before
     assert world.resource.gauges()["tpc.outbox.stopped"] == 1
+    assert world.client.get("/health/ready").json["trouble"] == "stopped"
     (second, why), (third, _) = listed(world)
     assert (second, third) == ("orders.2.1", "orders.3.1")
     assert TEXTS["put back"] in why

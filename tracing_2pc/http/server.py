@@ -216,8 +216,8 @@ class _Routes:
         return jsonify(status="live")
 
     def ready(self) -> Response:
-        self.resource.ready()
-        return jsonify(status="ready")
+        trouble = self.resource.ready()
+        return jsonify(status="ready", **({"trouble": trouble} if trouble else {}))
 
     def metrics(self) -> Response:
         self._admit("metrics")

@@ -186,6 +186,9 @@ class Outbox(ParticipantEngine):
         with self._queue.deciding() as connection:
             return self._quarantine.drop(connection, order)
 
+    def _trouble(self, connection: Connection) -> str:
+        return self._quarantine.trouble(connection)
+
     def _check_order(self, order: RequestOrder) -> None:
         with self._reading() as connection:
             row = self._journal.read(connection, order.key.transaction)

@@ -131,7 +131,7 @@ class Publications(Queue):
             rows = self._positions(connection)
             if BEGUN in rows:  # another thread of ours, or nobody: look again
                 raise LeaseLostError
-            still = self._refused_applications(connection) if passed else set()
+            still = self.refused_applications(connection) if passed else set()
             firsts = [
                 (branches[0].committed, branches[0].application, branches)
                 for application in self._applications(connection)
@@ -155,7 +155,8 @@ class Publications(Queue):
         names = sa.select(self.queue.c.application).distinct()
         return list(connection.execute(names).scalars())
 
-    def _refused_applications(self, connection: Connection) -> set[str]:
+    def refused_applications(self, connection: Connection) -> set[str]:
+        """Return those that wait because of the broker."""
         keys = connection.execute(sa.select(self.quarantine.c.key)).scalars()
         return {RequestKey.parse(key).transaction.application for key in keys}
 
@@ -378,7 +379,7 @@ class Publications(Queue):
             "tpc.outbox.stopped": int(STOPPED in on_record),
             "tpc.relay.position": on_record[CONFIRMED].position.number,
             "tpc.relay.open": publications,
-            "tpc.relay.refused": len(self._refused_applications(connection)),
+            "tpc.relay.refused": len(self.refused_applications(connection)),
             "tpc.relay.hidden_age": age_of(HIDDEN),
             "tpc.relay.unreadable_age": age_of(UNREADABLE),
         }

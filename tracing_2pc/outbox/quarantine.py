@@ -74,6 +74,10 @@ class Quarantine:
             for key, *rest in connection.execute(statement)
         ]
 
+    def trouble(self, connection: Connection) -> str:
+        """Return in a word why nothing is sent, empty if it is not known here."""
+        return ""
+
     def again(self, connection: Connection, order: RequestOrder) -> RequestState:
         """Put a request back into its queue; idempotent.
 

@@ -92,6 +92,14 @@ class StoppedRelay(Quarantine):
             if (row := rows.get(state)) is not None:
                 yield from ((t, row.since, state, row.why) for t in transactions)
 
+    def trouble(self, connection: Connection) -> str:
+        """Return in a word the gravest reason for which something waits."""
+        rows = self._publications.on_record(connection)
+        found = [state for state in (STOPPED, HIDDEN, UNREADABLE) if state in rows]
+        if self._publications.refused_applications(connection):
+            found.append(str(RelayTrouble.REFUSED))
+        return found[0] if found else ""
+
     def again(self, connection: Connection, order: RequestOrder) -> RequestState:
         """Try this transaction now, which the broker refuses.
 

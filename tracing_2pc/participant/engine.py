@@ -282,14 +282,16 @@ class ParticipantEngine:
             branches, next_ = self._journal.list_open(connection, **wanted)
         return Page(branches, next_, self._journal.clock())
 
-    def ready(self) -> None:
+    def ready(self) -> str:
         """Raise `RefusalError`, *not now*, unless the database can be read and written.
 
+        Returns in a word what does not go on although prepares do; empty if nothing.
         Strangers ask: count nothing, and log a reason once, not for each of them.
         """
         try:
             with self._reading() as connection:
                 connection.execute(sa.select(self._journal.tables.schema.c.version))
+                trouble = self._trouble(connection)
             self._database.check_writable()
         except (sa.exc.SQLAlchemyError, ConfigurationError) as error:
             before, self._not_ready = self._not_ready, describe_error(error)
@@ -298,6 +300,10 @@ class ParticipantEngine:
             detail = "the participant's database is not ready: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail) from None
         self._not_ready = ""
+        return trouble
+
+    def _trouble(self, connection: Connection) -> str:
+        return ""
 
     @property
     def pooled(self) -> bool:
