@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 from support.branches import ONE, Branch, orders, records
 from support.databases import url
 from support.kinds import sqlite_url
@@ -260,6 +261,25 @@ def test_a_publication_that_outlasts_the_time_out_is_held_back(
     own._forget()
     until(lambda: own.turn() and world.visible() == 0)
     assert_once(broker.read(topic), 1)
+    relay.close()
+
+
+@pytest.mark.ci
+def test_what_does_not_fit_at_the_broker_is_said(broker: Broker) -> None:
+    """Each in one line, with its cure."""
+    topic = broker.topic(unclean_leader_election_enable="true")
+    relay = KafkaRelay(
+        broker.address, topic=topic, transaction_timeout=AT_LAST + PATIENT
+    )
+    expires = NewTopic("tpc-unfit", 1, config={"cleanup.policy": "delete"})
+    broker.admin.create_topics([expires])["tpc-unfit"].result(AT_LAST)
+    unfit = until(lambda: [*relay.unfit("unfit")], lambda found: len(found) >= 5)
+    assert all(cure and "\n" not in what + cure for what, cure in unfit)
+    whole = "\n".join(what for what, _ in unfit)
+    for said in ("replicas", "unclean", "expires", "longest"):
+        assert TEXTS[said].format(topic=topic) in whole
+    missing = KafkaRelay(broker.address, topic="missing").unfit("unfit")
+    assert TEXTS["no topic"] in next(iter(missing))[0]
     relay.close()
 
 

@@ -186,12 +186,16 @@ def test_a_relay_that_has_stopped_goes_on_from_a_transaction(
     for number in (1, 2, 3):
         keep(world, f"orders.{number}.1", ONE)
     topic.position = Position(9, "orders.1.1", "of another store")
+    topic.unfit = [("its topic has one replica", "give it 3 replicas")]
     relay = publisher(world, TopicRelay(topic), PATIENT)
     relay.turn()
     with serving(world.app) as url:
         operator.reach(topic=url)
         out = operator.out(1, "outbox", "ls", "--participant", "topic")
         assert out.count(" stopped ") == 3
+        out = operator.out(1, "check")
+        for said in topic.unfit[0]:
+            assert said in out
         for word, which in (("send", "orders.9.1"), ("again", "orders.1.1")):
             assert which in operator.err(2, "outbox", word, which, "--yes")
         out = operator.out(0, "outbox", "sent", "orders.2.1", *WHY)

@@ -35,6 +35,7 @@ class Topic:
         self.is_readable = True
         self.hidden = ""
         self.is_seen = True
+        self.unfit: list[tuple[str, str]] = []
         self.through = 0
 
     def transactions(self) -> list[str]:
@@ -99,6 +100,9 @@ class TopicRelay:
         if self.topic.is_seen and self.topic.position is not None:
             self.topic.through = self.topic.position.number
         return Readers(self.topic.through, self.topic.hidden)
+
+    def unfit(self, journal: str) -> list[tuple[str, str]]:
+        return self.topic.unfit
 
     def ends(self) -> str:
         return f"topic totals ends with {', '.join(self.topic.transactions()[-3:])}"

@@ -443,6 +443,7 @@ class ParticipantDescription:
     )
     identity: Identity | None = None
     pooled: bool = False  # a pooler gives its next transaction another session
+    unfit: tuple[tuple[str, str], ...] = ()  # at its broker: what, and the cure
 
 
 def find_misdirected(

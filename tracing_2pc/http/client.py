@@ -246,6 +246,7 @@ class HttpParticipant:
             gauges=who.gauges,
             identity=who.identity,
             pooled=who.pooled,
+            unfit=who.unfit,
         )
 
     def _control(

@@ -72,6 +72,7 @@ class WhoAmI(NamedTuple):
     role: str
     gauges: Mapping[str, float]
     pooled: bool
+    unfit: tuple[tuple[str, str], ...]
 
 
 def read_whoami(answer: object) -> WhoAmI:
@@ -90,7 +91,11 @@ def read_whoami(answer: object) -> WhoAmI:
         with contextlib.suppress(ValueError):
             gauges[_text(name)] = _number(value)
     role, pooled = _text(item.get("role")), item.get("pooled") is True
-    return WhoAmI(identity, role, gauges, pooled)
+    unfit = []
+    for pair in _typed(item.get("unfit", []), list):
+        what, cure = map(_text, _typed(pair, list))
+        unfit.append((what, cure))
+    return WhoAmI(identity, role, gauges, pooled, tuple(unfit))
 
 
 def _in_doubt(branch: object) -> InDoubt:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from tracing_2pc.core.log_reader import LogCondition
 from tracing_2pc.core.model import (
+    ParticipantDescription,
     QuarantinedRequest,
     QuarantineListing,
     TransactionId,
@@ -304,6 +305,15 @@ def find_in_settings(settings: Settings, problems: Iterable[str]) -> Iterator[Fi
     cure = "OpenTelemetry's variables are in the table of docs/settings.md"
     for problem in problems:
         yield fault(Source(SourceKind.ENVIRONMENT), problem, cure)
+
+
+def find_in_brokers(
+    descriptions: Mapping[str, ParticipantDescription],
+) -> Iterator[Finding]:
+    """Yield what may lose, or stop, what relays publish."""
+    for name, description in descriptions.items():
+        for what, cure in description.unfit:
+            yield fault(participant_source(name), what, cure)
 
 
 def find_in_condition(condition: LogCondition) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import (
@@ -12,9 +12,16 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from tracing_2pc.core.errors import RefusalError, TwoPhaseError
 from tracing_2pc.core.states import Refusal
@@ -35,6 +42,20 @@ _REFUSED: Final = _NO_TOPIC | {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_EXCEPTION,
 }
+
+_NOT_ALLOWED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
+_STATE: Final = "__transaction_state"
+"""The broker's own topic: how its transactions have ended."""
+
+_RIGHTS: Final = frozenset(
+    {AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS}
+)
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +116,14 @@ class Broker:
         self._limits[topic] = (most, time.monotonic())
         return most
 
+    @property
+    def known_topics(self) -> list[str]:
+        """Those that were asked for here."""
+        return list(self._limits)
+
     def least_bytes(self) -> int:
         """Return the least limit of a topic that is known here, asked for anew."""
-        for topic in list(self._limits):
+        for topic in self.known_topics:
             most, _ = self._limits[topic]
             self._limits[topic] = (most, -_KNOWN_FOR)
             try:
@@ -105,6 +131,82 @@ class Broker:
             except RefusalError as error:
                 logger.info("outbox: %s", error)
         return min((most for most, _ in self._limits.values()), default=16_384)
+
+    def unfit(
+        self, topics: Iterable[str], position: str, seconds: float
+    ) -> Iterator[tuple[str, str]]:
+        """Yield what may lose or stop what is published, each with its cure.
+
+        What the principal may not ask is left out.
+
+        Args:
+            topics: that are published to.
+            position: topic of the relay's own.
+            seconds: that a transaction may take.
+
+        Raises:
+            KafkaException: the broker does not answer.
+        """
+        wanted = dict.fromkeys(topics, _RIGHTS)
+        wanted |= {position: _RIGHTS | {AclOperation.READ}, _STATE: frozenset()}
+        described = self._admin.describe_topics(
+            TopicCollection(list(wanted)),
+            include_authorized_operations=True,
+            request_timeout=self._timeout,
+        )
+        brokers = self._admin.list_topics(timeout=self._timeout).brokers
+        for topic, rights in wanted.items():
+            try:
+                found = described[topic].result(self._timeout + 1)
+            except KafkaException as error:
+                if error.args[0].code() not in _REFUSED:
+                    raise
+                if topic not in (position, _STATE):
+                    why = f"topic {topic}: {error.args[0].str()}"
+                    yield why, "make it, and grant Write, Describe and DescribeConfigs"
+                continue
+            lacks = sorted(r.name for r in rights - {*found.authorized_operations})
+            if lacks:
+                yield f"topic {topic}: no right to {', '.join(lacks)}", "grant it"
+            config = self._config(ConfigResource.Type.TOPIC, topic)
+            replicas = min(len(p.replicas) for p in found.partitions)
+            in_sync = int(config.get("min.insync.replicas", 2))
+            if min(replicas, in_sync) < 2:
+                why = (
+                    f"topic {topic}: replicas {replicas}, min.insync.replicas {in_sync}"
+                )
+                yield (
+                    f"{why}: what is published may go with one node",
+                    "give it 3 replicas, and set min.insync.replicas to 2",
+                )
+            if config.get("unclean.leader.election.enable") == "true":
+                why = f"topic {topic}: unclean.leader.election.enable is true"
+                yield f"{why}: a replica that is behind takes records back", "set false"
+            policy = config.get("cleanup.policy", "compact")
+            if topic == position and policy != "compact":
+                why = f"topic {topic}: cleanup.policy is {policy}: the position expires"
+                yield why, "set it to compact"
+        most = self._config(ConfigResource.Type.BROKER, str(min(brokers)))
+        name = "transaction.max.timeout.ms"
+        if int(most.get(name, 1000 * seconds)) < 1000 * seconds:
+            why = f"{name} is {most[name]} at the broker, transaction_timeout= is more"
+            yield (
+                f"{why}: {seconds:g} s",
+                f"raise {name}, or lower transaction_timeout=",
+            )
+
+    def _config(self, kind: ConfigResource.Type, name: str) -> dict[str, str]:
+        """Return settings of a topic or a broker; none if they may not be asked for."""
+        resource = ConfigResource(kind, name)
+        try:
+            found = self._ask(
+                self._admin.describe_configs([resource], request_timeout=self._timeout)
+            )
+        except KafkaException as error:
+            if error.args[0].code() in _NOT_ALLOWED:
+                return {}
+            raise
+        return {one.name: one.value for one in found.values()}
 
     def make_position_topic(self, name: str) -> None:
         """Make a compacted topic of one partition, if it is not there."""

@@ -361,6 +361,17 @@ class KafkaRelay:
             return Readers(self._through, why)
         return Readers(self._through)
 
+    def unfit(self, journal: str) -> Iterable[tuple[str, str]]:
+        """Ask the broker what does not fit, of this topic or those that are known.
+
+        Raises:
+            KafkaException: the broker does not answer.
+        """
+        broker = self._connected()
+        fixed = isinstance(self._topic, str)
+        topics = [str(self._topic)] if fixed else broker.known_topics
+        return broker.unfit(topics, f"tpc-{journal}", self._transaction_timeout)
+
     def ends(self) -> str:
         """Say which transactions the last records of its topic are of."""
         if not isinstance(self._topic, str):

@@ -20,6 +20,7 @@ from tracing_2pc.inspection.findings import (
     CURE_OF_LOG,
     fault,
     find_all,
+    find_in_brokers,
     find_in_condition,
     find_in_settings,
     find_others,
@@ -85,6 +86,7 @@ def check(settings: Settings) -> CheckResult:
         descriptions = describe_all(participants)
         alone = Evidence(time.time(), {}, None, {}, {}, descriptions=descriptions)
         findings += find_others(alone, settings)
+    findings += find_in_brokers(descriptions)
     shown = tuple(
         ShownSetting(name, _text(name, getattr(settings, name)), settings.origin(name))
         for name in (field.name for field in dataclasses.fields(settings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -185,6 +185,11 @@ class Outbox(ParticipantEngine):
         self._check_order(order)
         with self._queue.deciding() as connection:
             return self._quarantine.drop(connection, order)
+
+    def unfit(self) -> Sequence[tuple[str, str]]:
+        """Return what does not fit at a relay's broker, asked each minute."""
+        with self._reading() as connection:
+            return self._queue.unfit(connection)
 
     def _trouble(self, connection: Connection) -> str:
         return self._quarantine.trouble(connection)

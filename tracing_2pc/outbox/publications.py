@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +44,9 @@ UNREADABLE: Final = str(RelayTrouble.UNREADABLE)
 HIDDEN: Final = str(RelayTrouble.HIDDEN)
 """What the row of a position says. Only those of the first two and of a stop have one.
 """
+
+UNFIT: Final = "unfit"
+"""The row with what does not fit at the broker, as JSON."""
 
 
 class PositionRow(NamedTuple):
@@ -222,10 +226,11 @@ class Publications(Queue):
                 connection.execute(self.quarantine.insert().values(row))
 
     def note(self, holder: str, state: str, position: Position, why: str) -> None:
-        """Note that the relay stops, or that the position is not to be read."""
+        """Note why something is not as it must be; since when it is so stays."""
         with self._held(holder) as connection:
-            if state not in self._positions(connection):
-                self._put(connection, state, position, why)
+            row = self._positions(connection).get(state)
+            if row is None or row.why != why:
+                self._put(connection, state, position, why, row.since if row else None)
 
     def clear(self, holder: str, *states: str) -> None:
         """Take notes back."""
@@ -349,16 +354,26 @@ class Publications(Queue):
         }
 
     def _put(
-        self, connection: Connection, state: str, position: Position, why: str = ""
+        self,
+        connection: Connection,
+        state: str,
+        position: Position,
+        why: str = "",
+        since: float | None = None,
     ) -> None:
         self._clear(connection, state)
-        row = {"state": state, "since": self._clock(), "why": why}
+        row = {"state": state, "since": since or self._clock(), "why": why}
         row |= position._asdict()
         connection.execute(self.position.insert().values(row))
 
     def _clear(self, connection: Connection, *states: str) -> None:
         gone = self.position.delete().where(self.position.c.state.in_(states))
         connection.execute(gone)
+
+    def unfit(self, connection: Connection) -> Sequence[tuple[str, str]]:
+        """Return what does not fit at the broker, each with its cure."""
+        row = self._positions(connection).get(UNFIT)
+        return [(what, cure) for what, cure in json.loads(row.why)] if row else ()
 
     def gauges(self, connection: Connection) -> dict[str, float]:
         """Measure what waits, and why."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import random
 import time
@@ -21,6 +22,7 @@ from tracing_2pc.outbox.publications import (
     HIDDEN,
     SIGNED,
     STOPPED,
+    UNFIT,
     UNREADABLE,
     Publications,
 )
@@ -73,7 +75,7 @@ class Publisher(Turns):
         # By application, after publications that failed: how many, and until when.
         self._failed: dict[str, tuple[int, float]] = {}
         self._unreadable = 0
-        self._looked = 0.0
+        self._looked, self._asked = 0.0, -float("inf")
         self._seen = 0
         self._is_hidden = False
 
@@ -84,6 +86,9 @@ class Publisher(Turns):
             self._relay.close()
 
     def _take_turn(self) -> float:
+        if time.monotonic() - self._asked > LONGEST_PAUSE:
+            self._asked = time.monotonic()
+            self._ask_what_fits()
         if not self._is_taken_over and (pause := self._take_over()):
             return pause
         now = time.monotonic()
@@ -97,6 +102,15 @@ class Publisher(Turns):
             self._look_at_readers()
         is_more = self._queue.delete_published() or publication is not None
         return 0.0 if is_more else POLL
+
+    def _ask_what_fits(self) -> None:
+        journal, _ = self._queue.positions()
+        try:
+            unfit = json.dumps([*self._relay.unfit(journal)])
+        except Exception as error:  # noqa: BLE001 - it is asked again
+            logger.info("outbox: not known what fits at the broker: %s", error)
+            return
+        self._queue.note(self._holder, UNFIT, Position(), unfit)
 
     def _look_at_readers(self) -> None:
         """Note what readers see, and what they do not, although it is in."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -397,6 +397,10 @@ class Queue:
             t.attempt == transaction.attempt,
         )
         return connection.scalar(sa.select(t.carrier).where(*this)) or "{}"
+
+    def unfit(self, connection: Connection) -> Sequence[tuple[str, str]]:
+        """Return what does not fit where it sends to, each with its cure."""
+        return ()
 
     def gauges(self, connection: Connection) -> dict[str, float]:
         """Measure what waits, what is quarantined, and where sending has stopped."""

@@ -123,6 +123,9 @@ class Relay(Protocol):
     def readers(self) -> Readers:
         """Look how far readers get."""
 
+    def unfit(self, journal: str) -> Iterable[tuple[str, str]]:
+        """Ask for what does not fit where it publishes; each with its cure."""
+
     def ends(self) -> str:
         """Say which transactions are at the end of where it publishes, for a person."""
 

@@ -310,6 +310,10 @@ class ParticipantEngine:
         """Its database stands behind a pooler in transaction mode."""
         return not self._database.keeps_sessions
 
+    def unfit(self) -> Sequence[tuple[str, str]]:
+        """Return what does not fit at what it depends on, each with its cure."""
+        return ()
+
     def gauges(self) -> dict[str, float]:
         """Measure, by the names of the registry; nothing once it is closed."""
         if self._closed:

@@ -189,6 +189,7 @@ class ParticipantService:
             "role": str(caller.role or "anybody"),
             "gauges": self._engine.gauges() if caller.may("metrics") else {},
             "pooled": self._engine.pooled,
+            "unfit": self._engine.unfit() if caller.may("metrics") else (),
         }
 
     def _check(
