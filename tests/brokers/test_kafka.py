@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -21,7 +22,7 @@ from support.kinds import sqlite_url
 from support.participant import World, database_of, end, keep
 from support.relay import expire
 from support.texts import texts
-from support.waiting import AT_LAST, PATIENT, until
+from support.waiting import AT_LAST, PATIENT, SOON, until
 
 from bench.kafka_broker import Broker, Seen
 from tracing_2pc.core.names import FAILPOINTS
@@ -281,6 +282,43 @@ def test_what_does_not_fit_at_the_broker_is_said(broker: Broker) -> None:
     missing = KafkaRelay(broker.address, topic="missing").unfit("unfit")
     assert TEXTS["no topic"] in next(iter(missing))[0]
     relay.close()
+
+
+class Losing:
+    """A producer whose broker says that it has committed, and loses the end."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def commit_transaction(self, _: float) -> None:
+        pass
+
+
+@pytest.mark.ci
+def test_an_end_that_the_broker_loses_is_not_taken_for_one(
+    broker: Broker, topic: str, world: World
+) -> None:
+    """What it is of is kept here, nothing is begun behind it, and it is there once."""
+    relay = KafkaRelay(broker.address, topic=topic, key="id", timeout=SOON)
+    own = Publisher(world.resource._queue, relay, PATIENT)
+    keep(world, "orders.1.1", ONE)
+    until(lambda: own.turn() and world.visible() == 0)
+    relay._producer = Losing(relay._producer)
+    keep(world, "orders.2.1", ONE)
+    keep(world, "others.1.1", ONE)
+    assert (own.turn(), world.visible()) == (0.0, 6)
+    own._failed.clear()
+    until(lambda: own.turn() and world.visible() == 0)
+    relay.close()
+    names = [one.headers["tpc-transaction"] for one in broker.read(topic)]
+    assert collections.Counter(names) == {
+        "orders.1.1": 3,
+        "orders.2.1": 3,
+        "others.1.1": 3,
+    }
 
 
 @pytest.mark.nightly

@@ -15,7 +15,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.kafka.broker import Broker, Place
+from tracing_2pc.kafka.broker import Broker, Place, UnstableError
 from tracing_2pc.outbox.records import Record, plain_text_of
 from tracing_2pc.outbox.relay import (
     Message,
@@ -58,6 +58,9 @@ _OWN_BYTES: Final = 4_096
 
 _BATCH: Final = 1_000_000
 """Bytes of a batch at most; less where a topic takes less."""
+
+_LOOK: Final = 0.005
+"""Seconds between two looks whether a transaction has ended: most often it has."""
 
 _PAGE: Final = 1_000
 """Messages after which the producer is asked how it is getting on."""
@@ -142,6 +145,8 @@ class KafkaRelay:
         self._producer: Producer | None = None
         self._position_topic = ""
         self._refused: list[str] = []
+        # By partition: where the transaction under way begins.
+        self._firsts: dict[Place, int] = {}
         # When the publication under way has taken too long; when some of it was taken.
         self._until = self._taken = 0.0
         # By partition, offsets that readers must pass: those that are looked for, since
@@ -248,6 +253,7 @@ class KafkaRelay:
         Raises:
             PublishError: the broker has refused a message.
             OutlastedError: it takes longer than the broker allows.
+            UnstableError: it has committed, and readers are held back where it begins.
             KafkaException: anything else; only `take_over` knows what became of it.
         """
         producer = self._producer
@@ -256,6 +262,7 @@ class KafkaRelay:
         self._refused.clear()
         self._taken = time.monotonic()
         self._until = self._taken + self._transaction_timeout
+        self._firsts.clear()
         producer.begin_transaction()
         for number, message in enumerate(publication.messages):
             self._produce(producer, publication.keep, message)
@@ -271,7 +278,26 @@ class KafkaRelay:
         self._flush(producer, publication.keep)
         failpoint("relay.before_commit")
         producer.commit_transaction(self._timeout)
+        self._wait_for_end()
         self._number = publication.position.number
+
+    def _wait_for_end(self) -> None:
+        """Wait until the transaction has ended in each partition.
+
+        A broker that is killed can lose its end there. What this producer aborts next
+        would then be its end: all of it would be gone, although it was committed.
+        """
+        until = time.monotonic() + self._timeout
+        while True:
+            ends = self._connected().ends(self._firsts, IsolationLevel.READ_COMMITTED)
+            # Where they are held back before it, somebody else's is open, too.
+            held = [where for where, end in ends.items() if end == self._firsts[where]]
+            if not held:
+                return
+            if time.monotonic() > until:
+                topic, partition = held[0]
+                raise UnstableError(f"the end of {topic}/{partition} is not written")
+            time.sleep(_LOOK)
 
     def _produce(
         self, producer: Producer, keep: Callable[[], None], message: Message
@@ -301,7 +327,9 @@ class KafkaRelay:
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
             self._taken = time.monotonic()
-            self._expected[message.topic(), message.partition()] = message.offset()
+            place, offset = (message.topic(), message.partition()), message.offset()
+            self._firsts.setdefault(place, offset)
+            self._expected[place] = offset
         elif not self._refused:
             self._refused.append(f"topic {message.topic()}: {error.str()}")
 
