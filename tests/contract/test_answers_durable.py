@@ -9,10 +9,15 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from support.branches import ONE, OTHER, TWIN
+from support.databases import url
 from support.kinds import KINDS, tagged_rows
-from support.participant import World, database_of, keep, select
+from support.participant import World, database_of, end, keep, select
+from support.relay import Topic, TopicRelay, publisher, relay_world
+from support.waiting import PATIENT
 
 from tracing_2pc.participant import TaggedRows
+
+__all__ = ["url"]
 
 T = "orders.7.1"
 
@@ -64,6 +69,23 @@ def assert_flushed(world: World) -> None:
 def test_each_answer_waits_for_the_disk(open_at):
     """A vote, an acknowledgement and a person's word survive a crash (rule 13)."""
     assert_flushed(open_at())
+
+
+def test_what_a_relay_notes_waits_for_the_disk(url):
+    """That a publication is begun, before it is; that it is in, before rows go."""
+    flushed: list[bool] = []
+    world = relay_world(url, Topic())
+    keep(world, "orders.1.1", ONE)
+    flushes = Flushes(world)
+
+    def look(step: str, about: Any) -> None:
+        if step == "begun" and about.transaction is not None:
+            flushed.append(flushes._seen[-1])
+        flushes._seen.clear()
+
+    publisher(world, TopicRelay(Topic(), look), PATIENT).turn()
+    assert [*flushed, flushes._seen[0]] == [True, True]
+    end(world.resource)
 
 
 def test_a_role_that_does_not_flush_is_overruled(postgres_database):

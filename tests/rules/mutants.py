@@ -78,6 +78,9 @@ SQLITE_ENGINE = "store/engines/sqlite.py::"
 HTTP = "http/client.py::"
 EVIDENCE = "inspection/evidence.py::"
 SURVEY = "inspection/survey.py::"
+PUBLISHER = "outbox/publisher.py::Publisher."
+PUBLICATIONS = "outbox/publications.py::Publications."
+STOPPED_RELAY = "outbox/stopped_relay.py::StoppedRelay."
 
 in_raise = functools.partial(edit, JOURNAL + "raise_forgotten_through")
 in_deciding = functools.partial(edit, EXTERNAL + "deciding")
@@ -155,6 +158,8 @@ NOT_OVERRULED = edit_text(
     POSTGRESQL_ENGINE + "FLUSHED", "WHEN 'off' THEN 'on'", "WHEN 'off' THEN 'off'"
 )
 
+STORED_IN_PART = edit(PUBLICATIONS + "_messages", "if __r != __b.rows: ...")
+
 # --- the table -----------------------------------------------------------------------
 
 LOG_TEST = "contract/test_decision_log.py::"
@@ -169,6 +174,15 @@ PREPARED_TEST = "contract/test_prepared_transactions.py::"
 WATCHER_TEST = "contract/test_watcher.py::"
 DURABLE_TEST = "contract/test_answers_durable.py::"
 LOCK_TEST = "contract/test_answers_lock.py::"
+RELAY_TEST = "contract/test_relay.py::"
+KILLED_RELAY_TEST = RELAY_TEST + "test_it_is_there_once_wherever_its_process_ends"
+SLEEPING_RELAY_TEST = (
+    RELAY_TEST + "test_it_is_there_once_if_a_relay_sleeps_beside_its_successor"
+)
+OTHER_POSITION_TEST = RELAY_TEST + "test_another_position_stops_the_relay"
+REFUSED_TEST = (
+    RELAY_TEST + "test_what_a_broker_refuses_waits_in_order_and_others_go_on[sqlite]"
+)
 LEAVE_ALONE_TEST = "unit/test_diagnosis.py::test_any_leave_alone_wins"
 
 MUTANTS: Final = (
@@ -820,6 +834,140 @@ MUTANTS: Final = (
             "http/contract.py::",
             '__item is None or __item.get("transaction_id") != __id',
             "__item is None",
+        ),
+    ),
+    mutant(
+        "relay: a transaction is published before it is begun on record",
+        RELAY_TEST
+        + "test_it_is_there_once_wherever_its_process_ends[sqlite-committed]",
+        edit(PUBLICATIONS + "begin", "self._put(__c, BEGUN, __p)"),
+    ),
+    mutant(
+        "relay: it is confirmed before it is published",
+        KILLED_RELAY_TEST + "[sqlite-begun]",
+        edit(
+            PUBLISHER + "_publish",
+            "self._relay.publish(__kept)",
+            "self._queue.confirm(self._holder, publication.position)\n"
+            "self._relay.publish(__kept)\n",
+        ),
+    ),
+    mutant(
+        "relay: what is begun is published again, whatever the position",
+        RELAY_TEST
+        + "test_it_is_there_once_wherever_its_process_ends[sqlite-committed]",
+        edit(
+            PUBLISHER + "_take_over",
+            "self._queue.confirm(self._holder, __b)",
+            "self._queue.withdraw(self._holder)",
+        ),
+    ),
+    mutant(
+        "relay: a position is compared by its number alone",
+        OTHER_POSITION_TEST + "[sqlite-digest]",
+        edit(
+            PUBLISHER + "_take_over",
+            "begun is not None and position == begun",
+            "begun is not None and position and position.number == begun.number",
+        ),
+    ),
+    mutant(
+        "relay: a position below the confirmed one is taken",
+        OTHER_POSITION_TEST + "[sqlite-below]",
+        edit(
+            PUBLISHER + "_take_over",
+            "position != confirmed",
+            "position is None or position.number > confirmed.number",
+        ),
+    ),
+    mutant(
+        "relay: a position above the begun one is taken",
+        OTHER_POSITION_TEST + "[sqlite-above]",
+        edit(
+            PUBLISHER + "_take_over",
+            "position != confirmed",
+            "position is None or position.number < confirmed.number",
+        ),
+    ),
+    mutant(
+        "relay: a position that is gone is written anew although something is begun",
+        OTHER_POSITION_TEST + "[sqlite-gone]",
+        edit(
+            PUBLISHER + "_take_over",
+            "position is None and begun is None",
+            "position is None",
+        ),
+    ),
+    mutant(
+        "relay: after a publication that failed the position is not read",
+        RELAY_TEST
+        + "test_what_a_broker_refuses_waits_in_order_and_others_go_on[sqlite]",
+        edit(
+            PUBLISHER + "_publish",
+            "self._is_taken_over = False\nself._held = -float('inf')\n...",
+            "self._queue.withdraw(self._holder)\n...",
+        ),
+    ),
+    mutant(
+        "relay: it publishes on after another process took over",
+        RELAY_TEST + "test_a_relay_that_lost_the_lease_publishes_no_further[sqlite]",
+        edit(
+            PUBLISHER + "_publish",
+            "dataclasses.replace(__p, keep=self._keep_on)",
+            "__p",
+        ),
+    ),
+    mutant(
+        "relay: it confirms after another process took over",
+        SLEEPING_RELAY_TEST + "[sqlite-committed]",
+        edit(
+            PUBLICATIONS + "_held",
+            "if __c.execute(__m).scalar_one() != __h: ...",
+        ),
+    ),
+    mutant(
+        "relay: an application's later transaction overtakes one that failed",
+        RELAY_TEST
+        + "test_what_a_broker_refuses_waits_in_order_and_others_go_on[sqlite]",
+        edit(PUBLICATIONS + "_first", "sa.func.min(__b)", "sa.func.max(__b)"),
+    ),
+    mutant(
+        "relay: what is published and not deleted yet is published again",
+        RELAY_TEST + "test_a_large_publication_is_read_and_deleted_in_portions[sqlite]",
+        edit(
+            PUBLICATIONS + "_first",
+            "(q.application == __a, ~q.published)",
+            "(q.application == __a,)",
+        ),
+        STORED_IN_PART,
+    ),
+    mutant(
+        "relay: rows are deleted before they are published",
+        KILLED_RELAY_TEST + "[sqlite-begun]",
+        edit(
+            PUBLICATIONS + "delete_published",
+            "sa.select(q.tag).where(q.published).limit(1)",
+            "sa.select(q.tag).order_by(q.batch.desc()).limit(1)",
+        ),
+    ),
+    mutant(
+        "relay: a part of what was committed is published as if it were all",
+        RELAY_TEST + "test_what_is_stored_in_part_is_not_published[sqlite]",
+        STORED_IN_PART,
+    ),
+    mutant(
+        "relay: what is begun and confirmed is not flushed",
+        DURABLE_TEST + "test_what_a_relay_notes_waits_for_the_disk[sqlite]",
+        edit(PUBLICATIONS + "_held", "self.deciding()", "self._database.unlocked()"),
+    ),
+    mutant(
+        "relay: what a person has decided is not written to the broker",
+        RELAY_TEST
+        + "test_a_store_that_was_put_back_stops_the_relay[send_again-orders.3.1-then2]",
+        edit(
+            PUBLISHER + "_take_over",
+            "SIGNED in __r or (position is None and begun is None)",
+            "position is None and begun is None",
         ),
     ),
 )
