@@ -80,7 +80,7 @@ EVIDENCE = "inspection/evidence.py::"
 SURVEY = "inspection/survey.py::"
 PUBLISHER = "outbox/publisher.py::Publisher."
 PUBLICATIONS = "outbox/publications.py::Publications."
-STOPPED_RELAY = "outbox/stopped_relay.py::StoppedRelay."
+KAFKA_RELAY = "kafka/relay.py::KafkaRelay."
 
 in_raise = functools.partial(edit, JOURNAL + "raise_forgotten_through")
 in_deciding = functools.partial(edit, EXTERNAL + "deciding")
@@ -179,6 +179,7 @@ KILLED_RELAY_TEST = RELAY_TEST + "test_it_is_there_once_wherever_its_process_end
 SLEEPING_RELAY_TEST = (
     RELAY_TEST + "test_it_is_there_once_if_a_relay_sleeps_beside_its_successor"
 )
+KAFKA_TEST = "component/test_kafka_relay.py::"
 OTHER_POSITION_TEST = RELAY_TEST + "test_another_position_stops_the_relay"
 REFUSED_TEST = (
     RELAY_TEST + "test_what_a_broker_refuses_waits_in_order_and_others_go_on[sqlite]"
@@ -959,6 +960,21 @@ MUTANTS: Final = (
         "relay: what is begun and confirmed is not flushed",
         DURABLE_TEST + "test_what_a_relay_notes_waits_for_the_disk[sqlite]",
         edit(PUBLICATIONS + "_held", "self.deciding()", "self._database.unlocked()"),
+    ),
+    mutant(
+        "relay: Kafka: the position is read, and nobody is fenced",
+        KAFKA_TEST + "test_it_fences_before_it_reads_the_position",
+        edit(KAFKA_RELAY + "take_over", "self._producer.init_transactions(...)"),
+    ),
+    mutant(
+        "relay: Kafka: the position is read where readers are held back",
+        KAFKA_TEST + "test_a_position_is_not_read_where_readers_are_held_back",
+        edit("kafka/broker.py::Broker.last_value", "if __s < __e: ..."),
+    ),
+    mutant(
+        "relay: Kafka: a commit is taken for sent before its end is written",
+        KAFKA_TEST + "test_nothing_is_sent_whose_end_is_lost",
+        edit(KAFKA_RELAY + "publish", "self._wait_for_end()"),
     ),
     mutant(
         "relay: what a person has decided is not written to the broker",

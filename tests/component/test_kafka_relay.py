@@ -1,0 +1,106 @@
+"""In which order a relay asks Kafka: a real broker shows it only if it is killed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.waiting import AT_ONCE
+
+from tracing_2pc.core.model import Carrier, TransactionId
+from tracing_2pc.kafka import KafkaRelay, broker, relay
+from tracing_2pc.outbox.relay import Message, Position, Publication
+
+PLACE = ("totals", 0)
+ONE = Position(1, "orders.1.1", "digest")
+PUBLICATION = Publication(
+    ONE, TransactionId("orders", 1, 1), Carrier(), [Message("totals", None, "{}")]
+)
+
+
+class Cluster:
+    """A broker, as its clients are told of it; it loses ends, if it is told to.
+
+    Each publication is a record in one partition.
+    """
+
+    def __init__(self) -> None:
+        self.settings: dict[str, str] = {}
+        self.records = 0
+        self.open = 0
+        self.is_fenced = False
+        self.loses = False
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: {"least_bytes": 10_000, "ends": {}}.get(name)
+
+    def last_value(self, _: str) -> bytes | None:
+        assert self.is_fenced, "whoever published before is not fenced yet"
+        return None
+
+    def stable_ends(self, places: Any) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(places, self.records - self.open)
+
+
+class Client:
+    """A producer of it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_: 0
+
+    def init_transactions(self, _: float) -> None:
+        self._cluster.is_fenced = True
+
+    def produce(self, *_: Any, on_delivery: Any, **__: Any) -> None:
+        on_delivery(None, self)
+        self._cluster.records += 1
+        self._cluster.open += 1
+
+    def topic(self) -> str:
+        return PLACE[0]
+
+    def partition(self) -> int:
+        return PLACE[1]
+
+    def offset(self) -> int:
+        return self._cluster.records
+
+    def commit_transaction(self, _: float) -> None:
+        if not self._cluster.loses:
+            self._cluster.open = 0
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr(relay, "Broker", lambda *_: cluster)
+    monkeypatch.setattr(relay, "Producer", lambda *_, **__: Client(cluster))
+    return cluster
+
+
+def test_it_fences_before_it_reads_the_position(cluster):
+    """What is read before may be moved by whoever publishes still."""
+    assert KafkaRelay("broker:9092", topic="totals").take_over("journal") is None
+
+
+def test_nothing_is_sent_whose_end_is_lost(cluster):
+    """Although the broker says that it has committed it."""
+    kafka = KafkaRelay("broker:9092", topic="totals", timeout=AT_ONCE)
+    kafka.take_over("journal")
+    kafka.publish(PUBLICATION)
+    cluster.loses = True
+    with pytest.raises(broker.UnstableError):
+        kafka.publish(PUBLICATION)
+
+
+def test_a_position_is_not_read_where_readers_are_held_back(monkeypatch):
+    """What is behind it may be the last one, and is not known to be in."""
+    ends = {"READ_UNCOMMITTED": 2, "READ_COMMITTED": 1}
+    asked = broker.Broker("broker:9092", {}, AT_ONCE)
+    monkeypatch.setattr(asked, "end", lambda _, __, isolation: ends[isolation.name])
+    monkeypatch.setattr(asked, "_read", lambda *_: [])
+    with pytest.raises(broker.UnstableError):
+        asked.last_value("tpc-journal")
