@@ -63,6 +63,12 @@ class Broker:
         self._process.kill()
         self._process.wait(AT_LAST)
 
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def topic(self, partitions: int = 3, **config: str) -> str:
         """Make a topic of this test's own; dots in names are underscores here."""
         name = next(self._names)
@@ -110,7 +116,7 @@ class Broker:
 
 
 def _seen(message: Any) -> Seen:
-    headers = {name: text.decode() for name, text in message.headers()}
+    headers = {name: text.decode() for name, text in message.headers() or ()}
     return Seen(message.partition(), message.key(), message.value(), headers)
 
 

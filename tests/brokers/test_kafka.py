@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
 
 from bench.kafka_broker import Broker, Seen
+from brokers import kills
 from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.kafka import KafkaRelay
@@ -41,6 +43,7 @@ pytestmark = [
     ),
 ]
 POINTS = [point for point in FAILPOINTS if point.startswith("relay.")]
+ROUNDS = 20
 TEXTS = texts("kafka")
 MURMUR2 = {"21": -973932308, "foobar": -790332482, "abc": 479470107}
 """Of Kafka's own tests: the hash by which Java's clients place a key."""
@@ -351,3 +354,14 @@ def test_a_large_batch(
     publish(broker, topic, tmp_path)
     keys = {one.headers["tpc-key"] for one in broker.read(topic)}
     assert len(keys) == 100_000
+
+
+@pytest.mark.nightly
+def test_whatever_is_killed_each_record_is_there_once(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """Of a service and the broker, at random; `python -m brokers.kills` kills more."""
+    lines: list[str] = []
+    seed = random.randrange(1 << 32)
+    faults = kills.run(ROUNDS, seed, tmp_path, broker, lines.append)
+    assert not faults, "\n".join([*lines, *faults[:50]])
