@@ -140,12 +140,14 @@ $(OAP)/ready: tools/oap/pom.xml
 		dependency:copy-dependencies -DincludeScope=runtime \
 		-DoutputDirectory="$(CURDIR)/$(OAP)" && touch $@ && echo "loaded $(OAP) in $$SECONDS s"
 
-kafka: $(KAFKA)/ready  ## a Kafka broker: its jars, loaded once
+kafka: $(KAFKA)/ready  ## a Kafka broker, and Spark's source of Kafka: their jars, loaded once
 
-$(KAFKA)/ready: tools/kafka/pom.xml
-	@mvn="$$(tools/maven)" && mkdir -p $(KAFKA) && $(JAVA) "$$mvn" -B -q -f tools/kafka/pom.xml \
-		dependency:copy-dependencies -DincludeScope=runtime \
-		-DoutputDirectory="$(CURDIR)/$(KAFKA)" && touch $@ && echo "loaded $(KAFKA) in $$SECONDS s"
+$(KAFKA)/ready: tools/kafka/pom.xml tools/kafka/spark.xml
+	@mvn="$$(tools/maven)" && mkdir -p $(KAFKA) && load() { $(JAVA) "$$mvn" -B -q -f "$$1" \
+		dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$$2"; } \
+		&& load tools/kafka/pom.xml "$(CURDIR)/$(KAFKA)" \
+		&& load tools/kafka/spark.xml "$(CURDIR)/$(KAFKA)/spark" \
+		&& touch $@ && echo "loaded $(KAFKA) in $$SECONDS s"
 
 test-brokers: setup kafka  ## the relay at a real Kafka broker, which is killed too
 	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" $(BIN)/pytest -m broker $(ARGS)

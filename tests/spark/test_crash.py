@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from killed import Crash
+from support.killed import Crash
 from support.spark import write_numbers
 from support.stream_world import NEEDS_ARROW_WRITERS
 from support.tracing import read_trace_file, span_tree
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def crash(tmp_path) -> Iterator[Crash]:
     with contextlib.ExitStack() as stack:
-        crash = Crash(tmp_path, stack, "job.py")
+        crash = Crash(tmp_path, stack, "spark/job.py")
         write_numbers(tmp_path, range(BATCHES))
         stack.enter_context(stopping(crash.a, crash.b, crash.job))
         yield crash

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed import Crash
 from pyspark.sql import GroupedData
+from support.killed import Crash
 
 from participants.processes import stopping
 from tracing_2pc.core.states import TransactionState
@@ -98,7 +98,7 @@ KILLS = [
 @pytest.fixture
 def crash(tmp_path, request) -> Iterator[Crash]:
     with contextlib.ExitStack() as stack:
-        crash = Crash(tmp_path, stack, "stateful_job.py", request.param)
+        crash = Crash(tmp_path, stack, "spark/stateful_job.py", request.param)
         stack.enter_context(stopping(crash.a, crash.b, crash.job))
         key = "start kind" if request.param == "latest_totals" else ""
         crash.a.start(KEY=key)

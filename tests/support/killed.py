@@ -6,15 +6,14 @@ import contextlib
 import sys
 from pathlib import Path
 
+from participants.processes import Process, Service, free_ports
 from support.stream_world import Kept
 from support.telemetry import PATH
 from support.waiting import AT_LAST
-
-from participants.processes import Process, Service, free_ports
 from tracing_2pc.testing import FaultProxy
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
 
 
 class Participant(Service):
@@ -28,7 +27,7 @@ class Participant(Service):
         config = ROOT / "participants" / "gunicorn_conf.py"
         self._command = [
             *(sys.executable, "-m", "gunicorn", "--config", str(config)),
-            *("--pythonpath", str(HERE.parent), "--bind", f"127.0.0.1:{port}"),
+            *("--pythonpath", str(TESTS), "--bind", f"127.0.0.1:{port}"),
             "support.service:create_app()",
         ]
 
@@ -37,7 +36,7 @@ class Crash(Kept):
     """Two participants, one behind a proxy, and a driver that is told where to die.
 
     Args:
-        job: the program, beside this file.
+        job: the program, in `tests/`.
         about: further arguments for it.
     """
 
@@ -48,7 +47,7 @@ class Crash(Kept):
         self.a, self.b = Participant("a", folder), Participant("b", folder)
         self.to_b = stack.enter_context(FaultProxy(self.b.url))
         command = [
-            *(sys.executable, str(HERE / job), str(folder)),
+            *(sys.executable, str(TESTS / job), str(folder)),
             *(self.a.url, self.to_b.url, *about),
         ]
         self.job = Process("job", command, folder / "job.log", {"PYTHONPATH": PATH})
