@@ -15,9 +15,11 @@ from confluent_kafka import Producer
 from support.killed import Crash
 from support.waiting import PATIENT, until
 
-from bench.kafka_broker import Broker
+from bench.kafka_broker import Broker, Seen
 from participants.processes import stopping
+from tracing_2pc.core import names
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.testing import read_trace_file
 
 pytestmark = [
     pytest.mark.broker,
@@ -47,7 +49,8 @@ def test_sums_of_windows(broker: Broker, tmp_path: Path) -> None:
     """Through an abort, an open transaction, and two kills of the job.
 
     Who reads the topic sees what the ledger has, and both have what the source's
-    readers sum up themselves.
+    readers sum up themselves. The trace of a message that was read is linked to by the
+    transaction that applied it, which is the trace of what was published.
     """
     source, target = broker.topic(), broker.topic()
     producer = Producer(
@@ -67,17 +70,36 @@ def test_sums_of_windows(broker: Broker, tmp_path: Path) -> None:
         about = "brokers/windows_job.py", broker.address, source
         crash = Crash(tmp_path, stack, *about)
         stack.enter_context(stopping(crash.a, crash.b, crash.job))
+        trace = tmp_path / "trace.jsonl"
+        traced = {"TPC_TRACE_FILE": str(trace)}
         crash.a.start()
         crash.b.start(KAFKA=f"{broker.address} {target}")
         for failpoint, transaction, state in KILLS:
-            assert crash.run(**crash.arm(failpoint)) == -9, crash.job.tail()
+            assert crash.run(**crash.arm(failpoint), **traced) == -9, crash.job.tail()
             assert crash.state(transaction) is state
         assert set(ledger(crash)) < set(totals(FIRST))
         producer.commit_transaction(PATIENT)
-        assert crash.run() == 0, crash.job.tail()
+        assert crash.run(**traced) == 0, crash.job.tail()
         expected = totals([*FIRST, *SECOND])
         assert ledger(crash) == expected
         until(lambda: topic(broker, target), lambda found: found == expected)
+        assert_linked(trace, broker.read(target))
+
+
+def assert_linked(trace: Path, published: Sequence[Seen]) -> None:
+    """Each window's message is in the trace that links to its last sale of the shop."""
+    spans = read_trace_file(trace)
+    roots = [span for span in spans if span["name"] == names.TRANSACTION]
+    links = {
+        r["trace_id"]: {int(ln["trace_id"], 16) for ln in r["links"]} for r in roots
+    }
+    for message in published:
+        row = json.loads(message.value)
+        inside = range(row["start"], row["start"] + WINDOW)
+        last = max(
+            s for s, shop, _ in (*FIRST, *SECOND) if s in inside and shop == row["shop"]
+        )
+        assert last in links[message.headers["traceparent"].split("-")[1]]
 
 
 def produce(producer: Producer, topic: str, sales: Sequence[Sale]) -> None:
@@ -85,7 +107,8 @@ def produce(producer: Producer, topic: str, sales: Sequence[Sale]) -> None:
     producer.begin_transaction()
     for number, sale in enumerate(sales):
         value = json.dumps(dict(zip(("second", "shop", "amount"), sale, strict=True)))
-        producer.produce(topic, value, partition=number % 3)
+        headers = {"traceparent": f"00-{sale[0]:032x}-{1:016x}-01"}
+        producer.produce(topic, value, partition=number % 3, headers=headers)
     producer.flush()
 
 

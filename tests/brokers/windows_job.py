@@ -27,23 +27,25 @@ messages = (
     .option("kafka.isolation.level", "read_committed")
     .option("subscribe", topic)
     .option("startingOffsets", "earliest")
+    .option("includeHeaders", True)
     .option("maxOffsetsPerTrigger", 60)
     .load()
 )
 sale = F.from_json(F.decode("value", "utf-8"), "second long, shop string, amount long")
-sales = messages.select(sale.alias("sale")).select("sale.*")
+sales = messages.select(sale.alias("sale"), "headers").select("sale.*", "headers")
 totals = (
     sales.withColumn("at", F.timestamp_seconds("second"))
     .withWatermark("at", "10 seconds")
     .groupBy(F.window("at", "10 seconds"), "shop")
-    .agg(F.sum("amount").alias("total"))
-    .select(F.col("window.start").cast("long").alias("start"), "shop", "total")
+    .agg(F.sum("amount").alias("total"), F.max_by("headers", "at").alias("headers"))
+    .select(F.expr("CAST(window.start AS LONG) AS start"), "shop", "total", "headers")
 )
 callback = two_phase_commit(
     ParticipantSink({"a": a, "b": b}, token=None),
     application="windows",
     log=f"sqlite:///{folder}/log.db",
     settings=Settings(backoff_cap=2.0),
+    links="headers",
 )
 writer = totals.writeStream.outputMode("append").foreachBatch(callback)
 started(writer, f"{folder}/checkpoint").awaitTermination()

@@ -320,7 +320,7 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch):
         .record
     )
 
-    def write(df: Any, routed: Any, of: TransactionRecord) -> Written:
+    def write(df: Any, routed: Any, of: TransactionRecord, _: None) -> Written:
         (name,) = participants_of(routed)
         return Written([Receipt(BranchId(0, len(name)), name, 1, "", Vote.COMMIT)], 8)
 
@@ -328,7 +328,8 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch):
     monkeypatch.setattr(foreach_batch, "materialised", contextlib.nullcontext)
     stream = SimpleNamespace(jobs_of=contextlib.nullcontext)
     routes = {name: lambda df: df for name in ("first", "last")}
-    attempt = foreach_batch._Attempt(None, stream, sink, routes, in_driver=False)  # type: ignore[arg-type]
+    job = SimpleNamespace(sink=sink, links=None)
+    attempt = foreach_batch._Attempt(None, stream, job, routes, in_driver=False)  # type: ignore[arg-type]
     assert [r.participant for r in attempt.write(record)] == ["first", "last"]
     assert attempt.arrow_bytes == 16
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    StringType,
     StructField,
     StructType,
     YearMonthIntervalType,
@@ -88,6 +89,20 @@ def test_a_type_that_no_task_can_read_is_refused_before_there_is_one():
         for writer in (source.writer, source.streamWriter):
             with pytest.raises(ConfigurationError, match=r"'v' is .*CAST\(v AS STRING"):
                 writer(StructType([StructField("v", kind)]), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [(None, "no such column"), (StringType(), "the column is string")],
+    ids=["none", "a string"],
+)
+def test_links_need_a_column_of_headers(kind, match):
+    fields = [] if kind is None else [StructField("headers", kind)]
+    given = {"application": "orders", "links": "headers", "checkpointLocation": "ck"}
+    source = TwoPhaseCommitDataSource(given)
+    for writer in (source.writer, source.streamWriter):
+        with pytest.raises(ConfigurationError, match=match):
+            writer(StructType([StructField("v", StringType()), *fields]), False)
 
 
 def test_a_lost_message_is_a_missing_vote(writer, log):

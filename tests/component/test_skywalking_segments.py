@@ -20,6 +20,18 @@ from tracing_2pc.skywalking.headers import Sw8, format_sw8
 from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.skywalking.start import start
 
+PRODUCER = Sw8(
+    sampled=True,
+    trace_id="a1b2.60.17952900000000001",
+    segment_id="a1b2.60.17952900000000000",
+    span_index=1,
+    service="java",
+    instance="i",
+    endpoint="/orders",
+    peer="ledger:8081",
+)
+PRODUCER_SPAN = trace.SpanContext(1, 2, is_remote=True)
+
 
 def test_spans_of_a_process_are_one_segment(bridge):
     opened = bridge.tracer.start_as_current_span
@@ -78,6 +90,20 @@ def test_a_link_within_the_trace_is_one_more_reference(bridge, monkeypatch):
     assert made == [places[name] for name in ("batch", "branch 0", "branch 1")]
     assert {r["refType"] for r in decide["refs"]} == {"CrossThread"}
     assert "otel.link" not in {tag["key"] for tag in decide["tags"]}
+
+
+def test_a_message_that_is_linked_to_is_referred_to(bridge):
+    """By the `sw8` that it came with, in the trace of its producer."""
+    link = trace.Link(PRODUCER_SPAN, {"sw8": format_sw8(PRODUCER)})
+    with bridge.tracer.start_as_current_span("transaction", links=[link]):
+        pass
+    bridge.flush()
+    (span,) = bridge.oap.spans()
+    (reference,) = span["refs"]
+    assert reference["refType"] == "CrossProcess"
+    assert reference["traceId"] == PRODUCER.trace_id
+    assert reference["parentTraceSegmentId"] == PRODUCER.segment_id
+    assert span["in"] != PRODUCER.segment_id
 
 
 def test_a_link_from_the_middle_of_a_segment_is_no_reference(bridge):
@@ -255,16 +281,7 @@ def test_a_caller_that_is_not_sampled_is_not_traced(bridge):
 
 def test_a_java_agents_ids_make_the_same_trace_everywhere(bridge):
     """They are no OpenTelemetry ids: the segment keeps theirs, the trace gets one."""
-    caller = Sw8(
-        sampled=True,
-        trace_id="a1b2.60.17952900000000001",
-        segment_id="a1b2.60.17952900000000000",
-        span_index=1,
-        service="java",
-        instance="i",
-        endpoint="/orders",
-        peer="ledger:8081",
-    )
+    caller = PRODUCER
     ids = set()
     for name in ("first", "second"):
         headers = {"sw8": format_sw8(caller)}

@@ -26,18 +26,27 @@ from bench.records import numbers
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import HeuristicError
-from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.model import (
+    MOST_LINKS,
+    BranchContext,
+    BranchId,
+    Receipt,
+    TransactionRecord,
+)
 from tracing_2pc.core.states import Refusal, TransactionState
 from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks import write_branch
 from tracing_2pc.sinks.base import read_only
+from tracing_2pc.spark.tasks import write_traced_branch
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.tracing import spans, transaction
 
 Partitions = Sequence[pa.RecordBatch]
 
 TASKS = itertools.count()
+KAFKA_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+CARRIER = pa.map_(pa.string(), pa.string())
 
 
 def writes(
@@ -250,6 +259,47 @@ def test_a_batch_replayed_after_its_end_gets_its_root(exported, log, sink, monke
     apply(driver(log, sink), 0, failing)
     written, replayed = named(exported())
     assert written.to_json() == replayed.to_json()
+
+
+@pytest.mark.parametrize("kind", [KAFKA_HEADERS, CARRIER], ids=["headers", "carrier"])
+def test_a_commit_links_to_what_its_rows_came_with(
+    exported, log, sink, monkeypatch, kind
+):
+    """To the first 32, in the order of branches and rows, whoever exports the root.
+
+    They are stored with the decision; the column itself is not written.
+    """
+
+    def headers(*numbers: int) -> pa.RecordBatch:
+        named = [parent_of(n) for n in numbers]
+        rows = [[("x", b"y"), ("traceparent", name.encode())] for name in named]
+        if kind == KAFKA_HEADERS:
+            rows = [[{"key": key, "value": text} for key, text in row] for row in rows]
+        came_with = pa.array([None, [], *rows, rows[0]], kind)
+        ids = pa.array(range(len(came_with)), pa.int32())
+        return pa.RecordBatch.from_arrays([came_with, ids], ["headers", "value"])
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        for partition, rows in enumerate(([3, 0, 1, 2, *range(4, 25)], range(20, 60))):
+            branch = BranchId(partition, next(TASKS))
+            about = (record.id, branch, tuple(sink.participants), record.carrier)
+            rest = [headers(*rows)], "headers"
+            receipts += write_traced_branch(sink, BranchContext(*about), *rest)
+        return [Receipt.from_json(receipt.to_json()) for receipt in receipts]
+
+    apply(driver(log, sink), 0, write)
+    another_process(monkeypatch)
+    apply(driver(log, sink), 0, failing)
+    written, replayed = named(exported())
+    assert written.to_json() == replayed.to_json()
+    linked = [link.context.trace_id for link in written.links]
+    assert linked == [3, 1, 2, *range(4, MOST_LINKS + 1)]
+
+
+def parent_of(number: int) -> str:
+    """Return a `traceparent`; that of 0 is malformed."""
+    return f"00-{number:032x}-{1:016x}-01"
 
 
 def test_the_time_after_the_decision_is_a_span(exported, log, sink):

@@ -29,6 +29,7 @@ from support.texts import texts
 from support.waiting import ANSWERED, AT_LAST, PATIENT, UNDELAYED, until
 
 from tracing_2pc import ParticipantSink
+from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
     AbortedError,
     ConfigurationError,
@@ -60,6 +61,23 @@ def test_each_batch_lands_in_both(world):
     world.run(world.callback(), world.source().repartition(2))
     assert world.held() == (numbers_of(3), numbers_of(3))
     assert world.state("test.2.1") is TransactionState.COMMITTED
+
+
+@BOTH_PATHS
+def test_what_rows_came_with_is_linked_to_and_not_written(world, exported):
+    """By the routes that keep the column; a batch without it ends the query."""
+    write_numbers(world.folder, range(1))
+    parent = "format_string('00-%032x-0000000000000001-01', value + 1)"
+    headers = f"map('traceparent', {parent}) AS headers"
+    routes = {"a": lambda batch: batch.drop("headers"), "b": lambda batch: batch}
+    source = world.source().selectExpr("value", headers)
+    world.run(world.callback(links="headers", routes=routes), source)
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    (root,) = (span for span in exported() if span.name == names.TRANSACTION)
+    assert {link.context.trace_id for link in root.links} == set(range(1, ROWS + 1))
+    other = world.callback(links="headers", application="other")
+    with failing_query("no such column"):
+        world.run(other, checkpoint="other")
 
 
 @BOTH_PATHS

@@ -23,6 +23,12 @@ PREVIOUS: Final = "tpc-previous"
 """Key in the carrier of an attempt: traceparent of the one before it at this batch.
 Stored for the link between their roots, and never sent."""
 
+LINKS: Final = "tpc-links"
+"""Key in the carrier of a commit: the contexts that its rows came with, as JSON.
+Stored for the root's links, and never sent."""
+
+MOST_LINKS: Final = 32
+
 MAX_BRANCHES: Final = 20_000
 """A commit names at most so many branches to one participant: its body has a limit."""
 
@@ -189,6 +195,7 @@ class Receipt:
     vote: Vote
     handle: Any = None  # what a hand-written sink's `commit` needs: plain JSON
     reason: str = ""  # of a vote to abort
+    links: tuple[Carrier, ...] = ()  # that the branch's rows came with
 
     def to_json(self) -> str:
         """Write it as one JSON object, for the way from a task to the driver."""
@@ -201,6 +208,7 @@ class Receipt:
         fields = json.loads(text)
         fields["branch"] = BranchId.parse(fields["branch"])
         fields["vote"] = Vote(fields["vote"])
+        fields["links"] = tuple(map(Carrier, fields["links"]))
         return cls(**fields)
 
 

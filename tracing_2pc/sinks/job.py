@@ -36,6 +36,7 @@ class Job:
     application: str
     settings: Settings
     replaces: Collection[str] = ()
+    links: str | None = None  # the column with what the rows came with
 
     @classmethod
     def of(
@@ -44,6 +45,7 @@ class Job:
         application: str,
         settings: Settings,
         replaces: Collection[str] = (),
+        links: str | None = None,
     ) -> Job:
         """Check what can be checked without a participant.
 
@@ -59,7 +61,7 @@ class Job:
                 "no decision log: give log='sqlite:///state/decisions.db', or set "
                 "TPC_LOG"
             )
-        return cls(as_single_sink(sink), application, settings, replaces)
+        return cls(as_single_sink(sink), application, settings, replaces, links)
 
     def check(self) -> None:
         """Check the token and the addresses, and warn of what a sink cannot find.

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, SpanKind
 
-from .headers import Sw8
+from .headers import Sw8, parse_sw8
 
 SPLIT: Final = 5.0
 """Seconds after which a segment takes no more spans, so that long work is seen."""
@@ -109,11 +109,11 @@ class Segment:
         spans, self.ended = [*self.ended, *incomplete], []
         return Piece(self.trace, self.id, spans)
 
-    def rest(self, placed: Placed) -> Piece:
+    def rest(self, placed: Placed, origins: tuple[Reference, ...]) -> Piece:
         """Return the end of a span that was sent as incomplete."""
         self.parts += 1
         before = Reference("CrossThread", self.place(placed.position))
-        end = Placed(placed.span, 0, -1, (before,))
+        end = Placed(placed.span, 0, -1, (before, *origins))
         return Piece(self.trace, f"{self.id}.{self.parts}", [end])
 
     def place(self, position: int) -> Place:
@@ -204,17 +204,18 @@ class Segments:
 
     def end(self, span: ReadableSpan, now: float) -> Piece | None:
         """Note that a span has ended; return what must be sent by itself."""
-        context = context_of(span)
+        context, origins = context_of(span), tuple(_origins(span))
         with self._lock:
             at = self._open.pop(_key(context), None)
             if at is None:  # begun before us, or in another process
                 segment = self.reserve_elsewhere(context, span.name)
-                return Piece(segment.trace, segment.id, [Placed(span, 0, -1)])
+                return Piece(segment.trace, segment.id, [Placed(span, 0, -1, origins)])
             self._remember(_key(context), at)
             segment, position = at
             placed = segment.open.pop(position)._replace(span=span)
             if segment.sent:
-                return segment.rest(placed)
+                return segment.rest(placed, origins)
+            placed = placed._replace(references=(*placed.references, *origins))
             segment.ended.append(placed)
             segment.idle = now
             segment.full |= segment.is_reserved and position == 0
@@ -256,18 +257,26 @@ def _references(
     span: ReadableSpan, caller: Sw8 | None, above: Place | None
 ) -> Iterator[Reference]:
     """Refer to the caller of an entry, and to the parent of anything else."""
-    called = caller and Reference(
-        "CrossProcess",
-        Place(caller.trace_id, caller.segment_id, caller.span_index, caller.endpoint),
-        caller.service,
-        caller.instance,
-        caller.peer,
-    )
+    called = caller and _reference(caller)
     if above and not (called and span.kind in ENTRIES):
         kind = "CrossProcess" if span.kind in ENTRIES else "CrossThread"
         yield Reference(kind, above)
     elif called:
         yield called
+
+
+def _origins(span: ReadableSpan) -> Iterator[Reference]:
+    """Refer to what a span links to by `sw8`."""
+    for link in span.links:
+        if (text := (link.attributes or {}).get("sw8")) and (
+            at := parse_sw8(str(text))
+        ):
+            yield _reference(at)
+
+
+def _reference(at: Sw8) -> Reference:
+    place = Place(at.trace_id, at.segment_id, at.span_index, at.endpoint)
+    return Reference("CrossProcess", place, at.service, at.instance, at.peer)
 
 
 def context_of(span: ReadableSpan) -> SpanContext:

@@ -33,6 +33,7 @@ from tracing_2pc.protocol.decisions import ask_until_answered
 from tracing_2pc.sinks.base import Sink, check_job
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.spark.links import check_links
 from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.spark.tasks import (
     FLUSH_SECONDS,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OF_SPARK: Final = {"checkpointlocation", "queryname", "path"}
-_OF_BATCHES: Final = {"application", "batch", "replaces"}
+_OF_BATCHES: Final = {"application", "batch", "links", "replaces"}
 
 
 class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
@@ -81,7 +82,8 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
     Options are `application`, which is required, and the names of `Settings`: `log`,
     `participants` as `ledger=http://…,notifier=http://…`, `token`, `on_pending` and the
     others. What is not given is read from `tpc.toml` and the environment of the driver.
-    `replaces` is as for `two_phase_commit`: names with commas.
+    `replaces` and `links` are as for `two_phase_commit`: names with commas, and a
+    column; the setting `links` is no option here.
 
     A `DataFrame` that is no stream is written by `df.write…mode("append").save()` as
     one batch. Its number is the option `batch`, which must rise from write to write:
@@ -128,16 +130,14 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
                 "the query has no checkpoint that a next start would find. Give it one "
                 'with .option("checkpointLocation", "state/checkpoint")'
             )
-        raise_if_unread(schema)
-        job = self._job()
+        job = self._job(schema)
         return StreamWriter(job, _newest(job))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
         """Return the writer of one DataFrame; Spark calls this before its tasks."""
         if overwrite:
             raise ConfigurationError('only mode("append") is supported: no overwriting')
-        raise_if_unread(schema)
-        job = self._job()
+        job = self._job(schema)
         newest, number = _newest(job), self.options.get("batch")
         if number is None:
             return BatchWriter(job, newest, _next_batch(job, newest), is_drawn=True)
@@ -145,7 +145,8 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
             raise ConfigurationError(f"option batch: {number!r} is not a whole number")
         return BatchWriter(job, newest, int(number))
 
-    def _job(self) -> Job:
+    def _job(self, schema: StructType) -> Job:
+        raise_if_unread(schema)
         given = {name.lower(): value for name, value in self.options.items()}
         others = {*_OF_SPARK, *_OF_BATCHES, *self.own_options}
         ours = {name: given[name] for name in given if name not in others}
@@ -153,7 +154,10 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
             raise ConfigurationError("option application: name the query, for ever")
         settings = Settings.load(**ours)
         replaces = [n.strip() for n in given.get("replaces", "").split(",") if n]
-        job = Job.of(self.sink(settings), application, settings, replaces)
+        links = given.get("links")
+        if links is not None:
+            check_links(links, [schema])
+        job = Job.of(self.sink(settings), application, settings, replaces, links)
         check_pickles(job.sink)
         _check_once(tuple(sorted(given.items())), job)
         return job
@@ -200,7 +204,9 @@ class _Writer:
                     # Counted, for a stateful query must still run its plan.
                     rows = sum(batch.num_rows for batch in batches)
                     return TaskMessage(str(record.id), replay=True, rows=rows)
-            receipts = write_partition(job.sink, record, self._telemetry, batches)
+            receipts = write_partition(
+                job.sink, record, self._telemetry, batches, job.links
+            )
         freeze_gc()
         written = tuple(receipt.to_json() for receipt in receipts)
         return TaskMessage(str(record.id), replay=False, receipts=written)

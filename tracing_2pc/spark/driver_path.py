@@ -72,6 +72,7 @@ def write_in_driver(
     record: TransactionRecord,
     route: int,
     stopping: Callable[[], bool],
+    links: str | None = None,
 ) -> Written:
     """Collect a DataFrame in one Spark job, and write it here, as one branch.
 
@@ -91,7 +92,7 @@ def write_in_driver(
     branch = BranchId(route, 0)
     context = BranchContext(record.id, branch, participants, record.carrier, stopping)
     arrow_bytes = sum(batch.nbytes for batch in batches)
-    receipts = write_traced_branch(copied, context, _until(batches, context))
+    receipts = write_traced_branch(copied, context, _until(batches, context), links)
     return Written(list(receipts), arrow_bytes)
 
 

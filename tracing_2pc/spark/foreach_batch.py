@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracing_2pc.core.errors import (
@@ -28,6 +28,7 @@ from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.calls import called_once
 from tracing_2pc.spark.context import ConnectContext, StreamContext, under_connect
 from tracing_2pc.spark.driver_path import DriverPath, TooLargeError, write_in_driver
+from tracing_2pc.spark.links import check_links
 from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
 from tracing_2pc.spark.tasks import Written, materialised, write_partitions
@@ -53,6 +54,7 @@ def two_phase_commit(
     on_pending: Literal["wait", "fail"] | None = None,
     settings: Settings | None = None,
     replaces: Collection[str] = (),
+    links: str | None = None,
 ) -> ForeachBatch:
     """Return a callback for `foreachBatch`: each batch lands everywhere or nowhere.
 
@@ -94,6 +96,13 @@ def two_phase_commit(
         replaces: all participants of the run before, where those of `sink` are others
             on purpose; a change is refused without it. It allows the change from
             exactly those, so it can stay.
+        links: the column with the headers that a row came with, as Spark's source of
+            Kafka gives them (`includeHeaders`), or a carrier: a map of names to values.
+            It is read and not written. The transaction's root span links to the spans
+            that are named in `traceparent` or `sw8`: to the first 32 different ones,
+            partition by partition in the order of rows. They are stored with the
+            decision, so whoever exports the root says the same; an abort has none.
+            Several routes: it is read in those that keep the column.
 
     Raises:
         ConfigurationError: says what to change.
@@ -105,7 +114,7 @@ def two_phase_commit(
     chosen = dataclasses.replace(
         chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
     )
-    job = Job.of(sink, application, chosen, replaces)
+    job = Job.of(sink, application, chosen, replaces, links)
     check_pickles(job.sink)
     if routes is not None:
         _check_routes(job.sink, routes)
@@ -182,7 +191,7 @@ class ForeachBatch:
         started = time.monotonic()
         path = self._driver_path
         in_driver = path.fits(self.job.sink, stream.query and stream.run)
-        attempt = _Attempt(df, stream, self.job.sink, self.routes, in_driver)
+        attempt = _Attempt(df, stream, self.job, self.routes, in_driver)
         try:
             wrote = self._try(attempt, batch)
         except TooLargeError:
@@ -194,7 +203,7 @@ class ForeachBatch:
                 "spark.driver.maxResultSize, or lower driver_path_bytes",
                 *(self.job.application, batch, path.arrow_bytes or 0),
             )
-            attempt = _Attempt(df, stream, self.job.sink, self.routes, in_driver=False)
+            attempt = _Attempt(df, stream, self.job, self.routes, in_driver=False)
             wrote = self._try(attempt, batch)
         path.arrow_bytes = attempt.arrow_bytes or path.arrow_bytes
         if wrote:
@@ -259,7 +268,7 @@ class _Attempt:
 
     df: DataFrame
     stream: StreamContext
-    sink: Sink
+    job: Job
     routes: Mapping[str, Route]
     in_driver: bool
     cancelled: bool = False
@@ -273,7 +282,8 @@ class _Attempt:
                 if self.routes:
                     receipts = self._write_routes(record)
                 else:
-                    receipts = self._write(self.df, self.sink, record)
+                    self._check_links([self.df])
+                    receipts = self._write(self.df, self.job.sink, record)
             except Exception as error:
                 self.error = error
                 if self.cancelled:
@@ -296,9 +306,10 @@ class _Attempt:
     ) -> list[Receipt]:
         written: Written
         if self.in_driver:
-            written = write_in_driver(df, sink, record, route, self._stopping)
+            about = sink, record, route, self._stopping, self.job.links
+            written = write_in_driver(df, *about)
         else:
-            written = write_partitions(df, sink, record)
+            written = write_partitions(df, sink, record, self.job.links)
         self.arrow_bytes += written.arrow_bytes
         return written.receipts
 
@@ -306,14 +317,20 @@ class _Attempt:
         return self.cancelled or self.stream.stopping()
 
     def _write_routes(self, record: TransactionRecord) -> list[Receipt]:
-        assert isinstance(self.sink, ParticipantSink | CompositeSink)  # noqa: S101 - checked
+        whole = self.job.sink
+        assert isinstance(whole, ParticipantSink | CompositeSink)  # noqa: S101 - checked
         once = materialised if len(self.routes) > 1 else contextlib.nullcontext
         with once(self.df) as batch:
+            frames = {name: route(batch) for name, route in self.routes.items()}
+            self._check_links(frames.values())
             receipts = []
-            for number, (name, route) in enumerate(self.routes.items()):
-                sink = self.sink.route(name)
-                receipts += self._write(route(batch), sink, record, number)
+            for number, (name, frame) in enumerate(frames.items()):
+                receipts += self._write(frame, whole.route(name), record, number)
             return receipts
+
+    def _check_links(self, frames: Iterable[DataFrame]) -> None:
+        if self.job.links is not None:
+            check_links(self.job.links, (frame.schema for frame in frames))
 
 
 def _is_of_the_job(error: Exception) -> bool:

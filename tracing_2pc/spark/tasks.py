@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import re
 import sys
@@ -22,6 +23,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.states import Vote
 from tracing_2pc.sinks.base import Sink, participants_of, read_only, write_branch
 from tracing_2pc.sinks.values import year_month
+from tracing_2pc.spark.links import Links
 from tracing_2pc.tracing.sdk import environment, lifecycle
 from tracing_2pc.tracing.spans import span
 
@@ -59,14 +61,16 @@ class Written(NamedTuple):
     arrow_bytes: int
 
 
-def write_partitions(df: DataFrame, sink: Sink, record: TransactionRecord) -> Written:
+def write_partitions(
+    df: DataFrame, sink: Sink, record: TransactionRecord, links: str | None = None
+) -> Written:
     """Write a DataFrame in one Spark job, each partition by a task.
 
     Exactly one action: any other (count, isEmpty, take) would write again.
     """
     columns = "receipt string, arrow_bytes long"
     try:
-        rows = df.mapInArrow(make_task(sink, record), columns).collect()
+        rows = df.mapInArrow(make_task(sink, record, links), columns).collect()
     except Exception as error:
         if "KeyError: 21" in str(error):  # Arrow's number of the type
             raise_if_unread(df.schema)
@@ -94,7 +98,9 @@ def read_receipts(written: Iterable[str]) -> list[Receipt]:
     return receipts
 
 
-def make_task(sink: Sink, record: TransactionRecord) -> Callable[..., Any]:
+def make_task(
+    sink: Sink, record: TransactionRecord, links: str | None = None
+) -> Callable[..., Any]:
     """Return the function for `mapInArrow`: plain data in its closure, nothing open."""
     telemetry = environment.telemetry_settings()
 
@@ -103,7 +109,7 @@ def make_task(sink: Sink, record: TransactionRecord) -> Callable[..., Any]:
 
         sizes: list[int] = []
         counted = _count_bytes(batches, sizes)
-        receipts = write_partition(sink, record, telemetry, counted)
+        receipts = write_partition(sink, record, telemetry, counted, links)
         written = [receipt.to_json() for receipt in receipts]
         arrow_bytes = ([sum(sizes)] + [0] * len(written))[: len(written)]
         columns = {"receipt": written, "arrow_bytes": arrow_bytes}
@@ -123,9 +129,19 @@ def _count_bytes(
 
 
 def write_traced_branch(
-    sink: Sink, context: BranchContext, batches: Iterable[pa.RecordBatch]
+    sink: Sink,
+    context: BranchContext,
+    batches: Iterable[pa.RecordBatch],
+    links: str | None = None,
 ) -> tuple[Receipt, ...]:
-    """Write a branch in a span of its own, which belongs to the transaction's trace."""
+    """Write a branch in a span of its own, which belongs to the transaction's trace.
+
+    `links` is the column with what its rows came with: the first receipt has it.
+    """
+    if links is not None:
+        found = Links(links)
+        receipts = write_traced_branch(sink, context, found.taken_from(batches))
+        return dataclasses.replace(receipts[0], links=found.found), *receipts[1:]
     ids = {"tpc.transaction.id": str(context.transaction_id)}
     ids["tpc.branch"] = str(context.branch)
     with span(names.BRANCH, carrier=context.carrier, attributes=ids) as open_span:
@@ -139,6 +155,7 @@ def write_partition(
     record: TransactionRecord,
     telemetry: Mapping[str, str],
     batches: Iterator[pa.RecordBatch],
+    links: str | None = None,
 ) -> tuple[Receipt, ...]:
     """Write one partition, in its task, as a branch of its own; return the votes.
 
@@ -157,7 +174,7 @@ def write_partition(
     environment.apply(telemetry)
     lifecycle.start(record.id.application)
     try:
-        return write_traced_branch(sink, context, batches)
+        return write_traced_branch(sink, context, batches, links)
     except ParticipantRefusedError as error:
         name = error.participant or participants[0]
         return (Receipt(branch, name, 0, "", Vote.ABORT, reason=str(error)),)

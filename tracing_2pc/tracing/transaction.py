@@ -8,6 +8,7 @@ process that decides or delivers builds the span from the log's record.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from opentelemetry.trace import Link, SpanKind
 
 from tracing_2pc.core import names
 from tracing_2pc.core.model import (
+    LINKS,
     PREVIOUS,
     Carrier,
     TransactionId,
@@ -133,7 +135,8 @@ class OpenTelemetryTracing:
             attributes["tpc.cause"], error = cause, error or f"aborted: {cause}"
         # To what was current when the root was reserved, and to the attempt before.
         keys = (key for key in (LINK, PREVIOUS) if key in record.carrier)
-        links = _links({"traceparent": record.carrier[key]} for key in keys)
+        near = ({"traceparent": record.carrier[key]} for key in keys)
+        links = [*_links(near), *_origins(record.carrier)]
         times = _nanoseconds(record.started), _nanoseconds(decided or record.started)
         name, carrier = names.TRANSACTION, record.carrier
         try:
@@ -274,6 +277,19 @@ def _export_below_root(
         end=time.time_ns(),
         error=error,
     )
+
+
+def _origins(carrier: Carrier) -> list[Link]:
+    """Link to what a transaction's rows came with; `sw8` is for SkyWalking."""
+    try:
+        contexts = [Carrier(one) for one in json.loads(carrier.get(LINKS, "[]"))]
+    except (TypeError, ValueError):
+        return []
+    return [
+        Link(span, {name: text for name, text in context.items() if name == "sw8"})
+        for context in contexts
+        if (span := span_of(context)).is_valid
+    ]
 
 
 def _links(carriers: Iterable[Mapping[str, str]]) -> list[Link]:

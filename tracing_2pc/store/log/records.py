@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import hashlib
 import json
 import re
@@ -13,6 +14,8 @@ import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ContractError, DecisionLogError
 from tracing_2pc.core.model import (
+    LINKS,
+    MOST_LINKS,
     BranchId,
     Carrier,
     Receipt,
@@ -227,6 +230,14 @@ class Change:
     ) -> TransactionRecord:
         """Store a decision with the receipts that a commit keeps; return the record."""
         kept = tuple(receipts) if decision is Decision.COMMIT else ()
+        links = list(dict.fromkeys(canonical(c) for r in kept for c in r.links))
+        if links and record.carrier:
+            texts = f"[{','.join(links[:MOST_LINKS])}]"
+            record = dataclasses.replace(
+                record, carrier=Carrier({**record.carrier, LINKS: texts})
+            )
+            row = {"one": str(record.id), "carrier": canonical(record.carrier)}
+            self.connection.execute(sql.NOTE_LINKS, row)
         decided = rules.apply_event(
             record,
             _DECIDE[decision],

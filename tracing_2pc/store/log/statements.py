@@ -369,6 +369,10 @@ APPLICATIONS: Final = sa.text(
 )
 APPLICATION_OF: Final = sa.text("SELECT name FROM tpc_application WHERE query = :asked")
 
+NOTE_LINKS: Final = _sql("""
+    UPDATE tpc_transaction SET carrier = :carrier WHERE id = :one
+""")
+
 NOTE_REASON: Final = _sql("""
     UPDATE tpc_transaction SET reason = :why WHERE id = :one
 """)
