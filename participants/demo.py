@@ -6,6 +6,9 @@ and then a participant before its commit. Each is started again; the participant
 a watcher has said that its transaction is stuck, and on a terminal when somebody has
 looked at it in the console. At the end an oracle that shares no code with the job
 compares what is there with the source.
+
+With `--kafka` the flights come from a topic, and the notifier publishes to one. It is
+killed too, in the middle of a publication.
 """
 
 from __future__ import annotations
@@ -34,12 +37,16 @@ from .demo_report import Kill, Summary, count_states, crashed_trace, observe_kil
 from .embedded import databases
 from .flights import APPLICATION
 from .oracle import judge
-from .processes import Process, Service, free_ports, start_together, stopping
+from .processes import Process, Service, free_ports, stopping
 from .serve import PACKAGE, ROOT
+from .topics import Broker
 from .watching import Operator
 
 STALLED = 180.0
 """Seconds without a new committed batch after which the demo gives up."""
+
+PUBLISHING = "relay.before_commit"
+"""Where the notifier is killed, if it publishes to a topic."""
 
 COLD = 900.0
 """The same for the first batch: a slow machine has Spark's start before it."""
@@ -54,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="tracing-2pc-demo-"))
     try:
         with databases(options.embedded, folder / "databases") as database:
-            demo = Demo.prepare(folder, database("ledger"), database("notifier"))
+            urls = database("ledger"), database("notifier")
+            demo = Demo.prepare(folder, *urls, kafka=options.kafka)
             running = *demo.services, demo.job, *demo.operator.processes
             with stopping(*running), contextlib.closing(demo.log):
                 summary = demo.run(
@@ -108,6 +116,10 @@ def _parser() -> argparse.ArgumentParser:
         "--embedded", choices=["postgres", "sqlite"], default="postgres",
         help="the services' databases; default: postgres",
     )  # fmt: skip
+    parser.add_argument(
+        "--kafka", action="store_true",
+        help="read a topic and publish to one; `make kafka` loads the broker",
+    )  # fmt: skip
     parser.add_argument("--no-crash", action="store_true", help="kill nothing")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
@@ -126,7 +138,7 @@ class Demo:
 
     folder: Path
     ledger_database: str
-    partner: Service
+    partner: Service | Broker
     ledger: Service
     notifier: Service
     job: Process
@@ -135,13 +147,18 @@ class Demo:
     token: str
 
     @property
-    def services(self) -> tuple[Service, Service, Service]:
+    def services(self) -> tuple[Service | Broker, Service, Service]:
         """In the order of their start."""
         return self.partner, self.ledger, self.notifier
 
     @classmethod
     def prepare(
-        cls, folder: Path, ledger_database: str, notifier_database: str
+        cls,
+        folder: Path,
+        ledger_database: str,
+        notifier_database: str,
+        *,
+        kafka: bool = False,
     ) -> Demo:
         """Lay everything out; nothing runs yet."""
         tokens = folder / "tokens"
@@ -150,10 +167,16 @@ class Demo:
             pass
         token_of = dict(line.split() for line in tokens.read_text().splitlines()[1:])
         ports, logs = free_ports(3), folder / "logs"
-        partner = Service(
-            "partner", ports[0], logs / "partner.log",
-            {"PARTNER_DATABASE": str(folder / "partner.db")},
-        )  # fmt: skip
+        partner: Service | Broker
+        if kafka:
+            partner = Broker(folder / "kafka", logs / "broker.log")
+            told, topic = partner.url, {"DEMO_KAFKA": partner.servers}
+        else:
+            partner = Service(
+                "partner", ports[0], logs / "partner.log",
+                {"PARTNER_DATABASE": str(folder / "partner.db")},
+            )  # fmt: skip
+            told, topic = f"{partner.url}/notifications", {}
         common = {
             "TPC_TOKENS_FILE": str(tokens),
             "TPC_TRACE_FILE": str(folder / "trace.jsonl"),
@@ -166,7 +189,7 @@ class Demo:
             "notifier", ports[2], logs / "notifier.log",
             {
                 "NOTIFIER_DATABASE": notifier_database,
-                "PARTNER_URL": f"{partner.url}/notifications",
+                "PARTNER_URL": told,
                 **common,
             },
         )  # fmt: skip
@@ -181,7 +204,7 @@ class Demo:
                 notifier.url,
             ],
             logs / "job.log",
-            {"TPC_TOKEN": token_of["job"], "PYTHONPATH": str(ROOT), **common},
+            {"TPC_TOKEN": token_of["job"], "PYTHONPATH": str(ROOT), **common, **topic},
         )
         addresses = f"ledger={ledger.url},notifier={notifier.url}"
         settings = {**common, "TPC_LOG": log, "TPC_PARTICIPANTS": addresses}
@@ -202,26 +225,38 @@ class Demo:
             ask: shows a line and waits for somebody, if somebody is there.
         """
         days = range(1, batches + 1)
-        flights.feed(self.folder / "in", days)
+        kafka = self.partner if isinstance(self.partner, Broker) else None
         # The driver's last batch is sent to the ledger again, once or twice: when it
         # is delivered, and when its replay is confirmed. So a later batch n is its
         # commit n + 1 or n + 2.
         kill_driver = batches // 3 + 1
         kill_ledger = min(batches + 1, 2 * batches // 3 + 3)
-        say("starting a partner, a ledger and a notifier")
+        say(f"starting a {self.partner.name}, a ledger and a notifier")
         armed = self._armed("participant.before_commit", kill_ledger) if crash else {}
         self.ledger.launch(**armed)
-        start_together(self.partner, self.notifier)
-        self.ledger.ready()
+        # In a publication half-way through: each day has notices, and so each batch.
+        due = kafka is not None and crash
+        armed = self._armed(PUBLISHING, max(1, batches // 2)) if due else {}
+        self.notifier.launch(**armed)
+        self.partner.launch()
+        for service in self.services:
+            service.ready()
         self.operator.start()
         say(f"the console is at {self.operator}")
-        say("starting the Spark job: one day of flights is one batch")
+        if kafka is not None:
+            say(f"sending {batches} days of flights to a topic, each in a transaction")
+            kafka.feed(days)
+            say("starting the Spark job: it reads the topic, and writes to another")
+        else:
+            flights.feed(self.folder / "in", days)
+            say("starting the Spark job: one day of flights is one batch")
         # Each transaction reaches it twice: when a participant has acknowledged.
         point, times = "delivery.between_commits", 2 * kill_driver - 1
         self.job.start(**(self._armed(point, times) if crash else {}))
-        kills = list(self._watch(batches, ask))
+        kills = list(self._watch("" if kafka else f" of {batches}", ask, due=due))
         say("waiting for the outbox, then comparing with the source")
-        verdict = judge(self.ledger_database, self.partner.url, days)
+        add_up = kafka is not None
+        verdict = judge(self.ledger_database, self.partner.url, days, add_up=add_up)
         file = self.folder / "trace.jsonl"
         spans = read_trace_file(file) if file.exists() else []
         return Summary.of(verdict, kills, self.log, crashed_trace(spans, kills))
@@ -233,20 +268,26 @@ class Demo:
         }
 
     def _watch(
-        self, batches: int, ask: Callable[[str], object] | None
+        self, of: str, ask: Callable[[str], object] | None, *, due: bool
     ) -> Iterator[Kill]:
-        """Show progress and start again what dies, until the job has ended well."""
+        """Show progress and start again what dies, until the job has ended well.
+
+        `due`: the notifier dies too, perhaps after the job.
+        """
         count, moved = 0, time.monotonic()
-        while self.job.alive() or self.job.wait(1) != 0:
+        while self.job.alive() or self.job.wait(1) != 0 or due:
             time.sleep(0.2)
             if not self.job.alive() and self.job.wait(1) != 0:
                 yield self._restart_job()
+            if not self.notifier.alive():
+                yield self._restart_notifier()
+                due = False
             if not self.ledger.alive():
                 yield self._restart_ledger(ask)
                 moved = time.monotonic()
             if (committed := self._committed()) != count:
                 count, moved = committed, time.monotonic()
-                say(f"batch {count:>2} of {batches} is committed in both services")
+                say(f"batch {count:>2}{of} is committed in both services")
             if time.monotonic() - moved > (STALLED if count else COLD):
                 raise RuntimeError(f"nothing moves; the job's log:\n{self.job.tail()}")
 
@@ -269,11 +310,19 @@ class Demo:
         say("started the ledger again")
         return dataclasses.replace(kill, flag=flag)
 
+    def _restart_notifier(self) -> Kill:
+        kill = self._found("notifier", PUBLISHING, self.notifier)
+        self.notifier.start()
+        say("started the notifier again: it publishes the same transaction")
+        return kill
+
     def _found(self, who: str, failpoint: str, process: Process) -> Kill:
         fired = self.folder / f"fired-{failpoint}"
         if process.wait(1) != -signal.SIGKILL or not fired.exists():
             raise RuntimeError(f"the {who} failed:\n{process.tail()}")
         kill = observe_kill(who, fired.read_text(), self.log, self)
+        if process is self.notifier:  # what is published is committed
+            kill = dataclasses.replace(kill, transaction="", state="", states={})
         fired.rename(f"{fired}.seen")  # the next death is not this one
         say(f"KILLED {kill}")
         return kill

@@ -46,9 +46,9 @@ class Kill:
     """One SIGKILL, and the state that it left behind.
 
     Attributes:
-        process: driver or ledger.
+        process: driver, ledger or notifier.
         failpoint: where it was killed.
-        transaction: the one that it was working on.
+        transaction: the one that it was working on; none if it was publishing.
         state: of that transaction in the log.
         states: what each participant answers about it.
         flag: what the watcher reported, where it had the time to.
@@ -62,6 +62,9 @@ class Kill:
     flag: Flag | None = None
 
     def __str__(self) -> str:
+        if not self.transaction:
+            what = "the broker has a transaction whole, and no reader sees any of it"
+            return f"the {self.process} at {self.failpoint}: {what}"
         states = ", ".join(f"{name} {state}" for name, state in self.states.items())
         return (
             f"the {self.process} at {self.failpoint}, in {self.transaction}: the log "
@@ -106,7 +109,8 @@ def crashed_trace(spans: Sequence[Span], kills: Sequence[Kill]) -> list[str]:
     """
     roots = {s["trace_id"]: s for s in spans if s["name"] == names.TRANSACTION}
     of = {str(r["attributes"]["tpc.transaction.id"]): t for t, r in roots.items()}
-    transaction = kills[0].transaction if kills else next(reversed(of), "")
+    hit = [kill.transaction for kill in kills if kill.transaction]
+    transaction = hit[0] if hit else next(reversed(of), "")
     batch = transaction.rpartition(".")[0]
     lines: list[str] = []
     for attempt in sorted(t for t in of if t.rpartition(".")[0] == batch):

@@ -2,8 +2,9 @@
 
     TPC_TOKEN=... python -m participants.job FOLDER LEDGER_URL NOTIFIER_URL
 
-reads FOLDER/in, keeps FOLDER/checkpoint and FOLDER/decisions.db, and ends when
-everything that was there at its start is written. The environment may change that:
+reads FOLDER/in, or the topic of flights of the broker `DEMO_KAFKA`, keeps
+FOLDER/checkpoint and FOLDER/decisions.db, and ends when everything that was there at
+its start is written. The environment may change that:
 `DEMO_LOG` names another decision log, `DEMO_EVERY` (as in `10 seconds`) keeps it
 running with a day at each tick, `SPARK_MASTER` and `DEMO_DRIVER` a cluster, and the
 name by which that finds this driver. With `DEMO_DRIVER` there is Spark's page, too.
@@ -17,7 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import decode, from_json
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.settings import Settings
@@ -25,6 +27,10 @@ from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.tracing.sdk.log_records import write_to_stderr
 
 from .flights import APPLICATION, SCHEMA, to_ledger, to_notifier
+from .topics import FLIGHTS, SOURCE_JARS
+
+RECORDS = 800
+"""In a batch of a topic: no more than in most days."""
 
 
 def main(folder: Path, ledger: str, notifier: str) -> None:
@@ -32,12 +38,7 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
     write_to_stderr()
     logging.getLogger("tracing_2pc").setLevel(logging.INFO)
     spark = session()
-    flights = (
-        spark.readStream.schema(SCHEMA)
-        .options(header=True)
-        .option("maxFilesPerTrigger", 1)
-        .csv(str(folder / "in"))
-    )
+    flights = read(spark, folder)
     sink = ParticipantSink(
         {"ledger": ledger, "notifier": notifier}, token=Settings.load().token
     )
@@ -58,14 +59,34 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
     spark.stop()
 
 
+def read(spark: SparkSession, folder: Path) -> DataFrame:
+    """Return the source: a file a batch, or so many records of a topic."""
+    if servers := os.environ.get("DEMO_KAFKA"):
+        messages = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", servers)
+            .option("kafka.isolation.level", "read_committed")
+            .option("subscribe", FLIGHTS)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", RECORDS)
+            .load()
+        )
+        flight = from_json(decode("value", "utf-8"), SCHEMA).alias("flight")
+        return messages.select(flight).select("flight.*")
+    files = spark.readStream.schema(SCHEMA).options(header=True)
+    return files.option("maxFilesPerTrigger", 1).csv(str(folder / "in"))
+
+
 def session() -> SparkSession:
     """Return a session on this machine alone, or on the cluster that is named."""
     driver = os.environ.get("DEMO_DRIVER")
+    jars = map(str, SOURCE_JARS.glob("*.jar") if "DEMO_KAFKA" in os.environ else ())
     bound = "0.0.0.0" if driver else "127.0.0.1"  # noqa: S104 - a container's network
     return (
         SparkSession.builder.appName(APPLICATION)
         .master(os.environ.get("SPARK_MASTER", "local[2]"))
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.jars", ",".join(jars))
         .config("spark.ui.enabled", str(bool(driver)).lower())
         .config("spark.driver.bindAddress", bound)
         .config("spark.driver.host", driver or "127.0.0.1")

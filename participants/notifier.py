@@ -3,12 +3,15 @@
 `NOTIFIER_DATABASE=sqlite:///notifier.db PARTNER_URL=http://127.0.0.1:8083/notifications
 TPC_TOKENS_FILE=tokens python -m participants.notifier`
 
+With `PARTNER_URL=kafka://broker:9092/notices` it publishes to that topic.
+
 "Committed" means that the partner will be told: durably accepted for sending.
 """
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from flask import Flask
 
@@ -16,18 +19,30 @@ from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.outbox import Outbox
 
+if TYPE_CHECKING:
+    from tracing_2pc.kafka import KafkaRelay
+
 
 def create_app() -> Flask:
-    """Make the application; `PARTNER_URL` takes one POST per record."""
+    """Make the application; `PARTNER_URL` takes one POST per record, or is a topic."""
     app = Flask(__name__)
     outbox = Outbox(
         "env:NOTIFIER_DATABASE",
-        HttpPartner(os.environ["PARTNER_URL"], timeout=2.0),
+        _partner(os.environ["PARTNER_URL"]),
         lease=6.0,  # a killed one's successor waits so long before it sends
     )
     app.register_blueprint(participant_blueprint(outbox, name="notifier"))
     app.extensions["resource"] = outbox
     return app
+
+
+def _partner(url: str) -> HttpPartner | KafkaRelay:
+    if not url.startswith("kafka://"):
+        return HttpPartner(url, timeout=2.0)
+    from tracing_2pc.kafka import KafkaRelay
+
+    servers, topic = url.removeprefix("kafka://").split("/")
+    return KafkaRelay(servers, topic=topic, key="carrier")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ computed from the CSV files a second time, and compared as multisets with the le
 public view and with what the partner received.
 
 `python -m participants.oracle --ledger URL --partner URL --days 1-31`
+
+The partner may be a topic, `kafka://broker:9092/notices`, which is read with
+`read_committed`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from .actual import Rows, deliveries, drained, ledger_rows
+from .actual import Rows, added_up, deliveries, drained, is_topic, ledger_rows
 from .expected import Expected, expected_notices, expected_sums, read_day
 
 EXAMPLES: Final = 5
@@ -30,7 +33,8 @@ class Verdict:
         records: flights in them, in the source.
         ledger_rows: rows that the ledger shows.
         deliveries: notifications that the partner holds.
-        requests: requests that the partner got; more than deliveries means repeats.
+        requests: requests that the partner got; more than deliveries means repeats. Of
+            a topic all records; more means that some were aborted. `unit` says which.
         lost: expected, not there.
         duplicated: there more often than expected.
         wrong: there with other values, or not expected at all.
@@ -47,6 +51,7 @@ class Verdict:
     wrong: int
     split: int
     notes: tuple[str, ...]
+    unit: str = "requests"
 
     @property
     def good(self) -> bool:
@@ -58,7 +63,7 @@ class Verdict:
         yield f"batches     {self.batches:>7,}"
         yield f"records     {self.records:>7,}"
         yield f"ledger rows {self.ledger_rows:>7,}"
-        yield f"deliveries  {self.deliveries:>7,} in {self.requests:,} requests"
+        yield f"deliveries  {self.deliveries:>7,} in {self.requests:,} {self.unit}"
         for name in ("lost", "duplicated", "wrong", "split"):
             yield f"{name:<11} {getattr(self, name):>7,}"
         yield from (f"  {note}" for note in self.notes)
@@ -72,6 +77,7 @@ def judge(
     data: Path | None = None,
     timeout: float = 60.0,
     stall: float = 30.0,
+    add_up: bool = False,
 ) -> Verdict:
     """Compare both services with the source, once the outbox has drained.
 
@@ -82,12 +88,14 @@ def judge(
         data: folder of the CSV files; ours by default.
         timeout: how many seconds to wait for the partner at most.
         stall: the partner got no request for so many seconds: do not wait longer.
+        add_up: a batch is no day: the ledger has some rows for each.
     """
     dates = sorted({f"2013-01-{day:02}" for day in days})
     flights = [f for date in dates for f in read_day(date, data)]
     sums, notices = expected_sums(flights), expected_notices(flights)
     received, requests = drained(partner, len(notices), timeout, stall)
     rows, notifications = ledger_rows(ledger), deliveries(received)
+    rows = added_up(rows) if add_up else rows
     faults = [
         *compare("ledger", sums, rows),
         *compare("partner", notices, notifications),
@@ -102,6 +110,7 @@ def judge(
         deliveries=len(notifications),
         requests=requests,
         notes=tuple(_examples(faults)),
+        unit="records, what was aborted too" if is_topic(partner) else "requests",
     )
 
 

@@ -31,6 +31,15 @@ def ledger_rows(url: str) -> Rows:
     ]
 
 
+def added_up(rows: Rows) -> Rows:
+    """Add the rows of one key up."""
+    sums: dict[Key, list[Any]] = {}
+    for key, values in rows:
+        of_key = sums.setdefault(key, [0] * len(values))
+        of_key[:] = map(sum, zip(of_key, values, strict=True))
+    return [(key, tuple(values)) for key, values in sums.items()]
+
+
 def _select(url: str) -> list[tuple[Any, ...]]:
     if url.startswith("sqlite:///"):
         path = Path(url.removeprefix("sqlite:///")).resolve()
@@ -85,6 +94,8 @@ def drained(
 
 def received_by(partner: str) -> tuple[list[dict[str, Any]], int]:
     """Read all pages of what the partner received, and the number of requests."""
+    if is_topic(partner):
+        return received_in_topic(partner)
     notifications: list[dict[str, Any]] = []
     after = 0
     while True:
@@ -93,6 +104,47 @@ def received_by(partner: str) -> tuple[list[dict[str, Any]], int]:
         if page["next"] is None:
             return notifications, page["requests"]
         after = page["next"]
+
+
+def is_topic(partner: str) -> bool:
+    """Whether the partner is a topic, and no service."""
+    return partner.startswith("kafka://")
+
+
+def received_in_topic(url: str) -> tuple[list[dict[str, Any]], int]:
+    """Read what a topic shows, and the number of records that are in it."""
+    committed = _values(url, "read_committed")
+    everything = _values(url, "read_uncommitted")
+    return [{"body": json.loads(value)} for value in committed], len(everything)
+
+
+def _values(url: str, isolation: str) -> list[bytes]:
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+    servers, topic = url.removeprefix("kafka://").split("/")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "oracle",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+        }
+    )
+    with closing(consumer):
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        values, left = [], set(partitions)
+        while left:
+            if (message := consumer.poll(10)) is None:
+                raise RuntimeError(f"{url} does not answer")
+            if (error := message.error()) is None:
+                values.append(message.value())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                left.discard(message.partition())
+            else:
+                raise KafkaException(error)
+        return values
 
 
 def _get(base: str, path: str) -> Any:

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +86,26 @@ def test_sums_of_windows(broker: Broker, tmp_path: Path) -> None:
         assert ledger(crash) == expected
         until(lambda: topic(broker, target), lambda found: found == expected)
         assert_linked(trace, broker.read(target))
+
+
+@pytest.mark.nightly
+def test_the_demo(tmp_path: Path) -> None:
+    """Two days, from a topic to a ledger and a topic, through three kills."""
+    command = [sys.executable, "-m", "tracing_2pc", "demo", "--kafka", "--json"]
+    done = subprocess.run(
+        [*command, "--batches", "2", "--embedded", "sqlite"],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["batches"], found["records"], found["kills"]) == (2, 1785, 3)
+    assert (found["lost"], found["duplicated"], found["wrong"]) == (0, 0, 0)
+    assert (found["split"], found["unfinished"]) == (0, 0)
 
 
 def assert_linked(trace: Path, published: Sequence[Seen]) -> None:
