@@ -83,7 +83,7 @@ def judge(
 
     Args:
         ledger: SQLAlchemy URL of the ledger's database.
-        partner: base URL of the partner.
+        partner: URL of the partner, as the notifier has it, or its base; or a topic.
         days: days of January 2013 whose batches the job has processed.
         data: folder of the CSV files; ours by default.
         timeout: how many seconds to wait for the partner at most.

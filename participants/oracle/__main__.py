@@ -24,7 +24,9 @@ def main() -> None:
     """Judge; exit 0 when all is good, 1 when not."""
     parser = argparse.ArgumentParser(prog="oracle", description=about)
     parser.add_argument("--ledger", required=True, help="URL of the ledger's database")
-    parser.add_argument("--partner", required=True, help="base URL of the partner")
+    parser.add_argument(
+        "--partner", required=True, help="URL of the partner, or a topic"
+    )
     parser.add_argument("--days", type=days_of, default="1-31", help="e.g. 1-31")
     parser.add_argument("--wait", type=float, default=60.0, help="seconds at most")
     parser.add_argument("--json", action="store_true", help="one object instead")

@@ -96,6 +96,7 @@ def received_by(partner: str) -> tuple[list[dict[str, Any]], int]:
     """Read all pages of what the partner received, and the number of requests."""
     if is_topic(partner):
         return received_in_topic(partner)
+    partner = partner.removesuffix("/notifications")
     notifications: list[dict[str, Any]] = []
     after = 0
     while True:
