@@ -395,6 +395,14 @@ def test_what_is_stored_in_part_is_not_published(world: World, topic: Topic) -> 
     assert (topic.seen, world.visible()) == ([], 6)
 
 
+def test_an_idle_relay_waits_for_nobody_who_writes(world: World, topic: Topic) -> None:
+    """It would be asleep when the commit comes that it waits for."""
+    own = publisher(world, TopicRelay(topic), LEASE)
+    all_turns(own)
+    with world.resource._queue.deciding():
+        assert own.turn() > 0
+
+
 def test_a_large_publication_is_read_and_deleted_in_portions(
     world: World, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

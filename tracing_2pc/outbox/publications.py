@@ -124,6 +124,11 @@ class Publications(Queue):
             journal = sa.select(self._tables.schema.c.journal)
             return connection.execute(journal).scalar_one(), self._positions(connection)
 
+    def is_empty(self) -> bool:
+        """Whether nothing is left to publish or to delete; waits for no lock."""
+        with self._database.read() as connection:
+            return connection.scalar(sa.select(self.queue.c.tag).limit(1)) is None
+
     def begin(self, holder: str, passed: Sequence[str]) -> Publication | None:
         """Begin the next publication, durably; None if nothing waits.
 

@@ -31,7 +31,7 @@ from tracing_2pc.outbox.turns import LeaseLostError, Turns
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.tracing.spans import span
 
-POLL: Final = 0.5
+POLL: Final = 0.1
 LOOK: Final = 1.0
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -92,15 +92,19 @@ class Publisher(Turns):
         if not self._is_taken_over and (pause := self._take_over()):
             return pause
         now = time.monotonic()
-        passed = [name for name, (_, until) in self._failed.items() if until > now]
-        self._keep_lease()
-        publication = self._queue.begin(self._holder, passed)
-        if publication is not None and not self._publish(publication):
-            return 0.0
-        if publication is None or now - self._looked > LOOK:
+        publication, is_waiting = None, not self._queue.is_empty()
+        if is_waiting:
+            passed = [name for name, (_, until) in self._failed.items() if until > now]
+            self._keep_lease()
+            publication = self._queue.begin(self._holder, passed)
+            if publication is not None and not self._publish(publication):
+                return 0.0
+        pause = LOOK if is_waiting else LONGEST_PAUSE
+        if (is_waiting and publication is None) or now - self._looked > pause:
             self._looked = now
             self._look_at_readers()
-        is_more = self._queue.delete_published() or publication is not None
+        is_more = is_waiting and self._queue.delete_published()
+        is_more = is_more or publication is not None
         return 0.0 if is_more else POLL
 
     def _ask_what_fits(self) -> None:
