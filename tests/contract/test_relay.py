@@ -30,6 +30,7 @@ from tracing_2pc.core.model import BranchId, RequestKey, TransactionId
 from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox, publications
+from tracing_2pc.outbox import outbox as blocks
 from tracing_2pc.outbox import publisher as turns
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.queue import Lease
@@ -407,7 +408,8 @@ def test_a_large_publication_is_read_and_deleted_in_portions(
     world: World, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publications, "_PAGE", 2)
-    monkeypatch.setattr(publications, "SLICE", 3)
+    monkeypatch.setattr(publications, "_SLICE", 3)
+    monkeypatch.setattr(blocks, "_BLOCK", 1)
     keep(world, "orders.1.1", Branch(orders(*range(10)), 10))
     relay = publisher(world, TopicRelay(topic), LEASE)
     relay.turn()

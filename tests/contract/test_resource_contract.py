@@ -112,7 +112,8 @@ class TestRelay(OfOutbox, OnSqlite):
         return Outbox(where, TopicRelay(Topic()))
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
-        return [json.loads(Message(*stored).value) for stored in super().visible(where)]
+        blocks = super().visible(where)
+        return [json.loads(Message(*m).value) for block in blocks for m in block]
 
 
 @pytest.mark.ci

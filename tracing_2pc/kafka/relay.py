@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
@@ -270,7 +271,6 @@ class KafkaRelay:
                 publication.keep()
                 producer.poll(0)
                 self._raise_refused()
-        self._flush(producer, publication.keep)
         failpoint("relay.before_position")
         text = json.dumps(publication.position)
         position = Message(self._position_topic, "position", text)
@@ -306,9 +306,9 @@ class KafkaRelay:
             try:
                 producer.produce(
                     message.topic,
-                    message.value.encode(),
-                    None if message.key is None else message.key.encode(),
-                    headers=[(name, text.encode()) for name, text in message.headers],
+                    message.value,
+                    message.key,
+                    headers=list(message.headers),
                     on_delivery=self._delivered,
                 )
             except BufferError:  # until some of it is at the broker
@@ -421,13 +421,15 @@ class KafkaRelay:
 
 def _column(record: Record, name: str, row: int, argument: str) -> str | None:
     """Return a column's value as text; as JSON, if it is no text."""
-    if name not in record.values:
-        raise _conflict(f"column {name}: there is none, {argument}= needs it")
-    value = record.values[name]
+    try:
+        value = record.values[name]
+    except KeyError:
+        detail = f"column {name}: there is none, {argument}= needs it"
+        raise _conflict(detail) from None
+    if type(value) is int:
+        return str(value)
     if value is None or isinstance(value, str):
         text = value
-    elif type(value) is int:
-        return str(value)
     else:
         text = json.dumps(value, default=plain_text_of)
         text = json.loads(text) if text.startswith('"') else text
@@ -440,8 +442,10 @@ def _column(record: Record, name: str, row: int, argument: str) -> str | None:
 
 
 def _size(message: Message) -> int:
-    parts = [message.value, message.key or "", *sum(message.headers, ())]
-    return sum(len(part.encode()) for part in parts) + _OWN_BYTES
+    size = _OWN_BYTES + len(message.value)  # JSON is ASCII
+    for text in (message.key or "", *itertools.chain(*message.headers)):
+        size += len(text.encode())
+    return size
 
 
 def _longest(record: Record) -> str:

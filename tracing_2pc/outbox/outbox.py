@@ -19,7 +19,7 @@ from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.quarantine import Quarantine
 from tracing_2pc.outbox.queue import Queue
 from tracing_2pc.outbox.records import json_records, read_records
-from tracing_2pc.outbox.relay import Relay
+from tracing_2pc.outbox.relay import Message, Relay, write_block
 from tracing_2pc.outbox.sender import Sender
 from tracing_2pc.outbox.stopped_relay import StoppedRelay
 from tracing_2pc.outbox.turns import Turns
@@ -41,6 +41,10 @@ _LEASE: Final = 30.0
 
 _CHUNK: Final = 1_000
 """Records that one check call names, and one INSERT writes, at most."""
+
+_BLOCK: Final = 1_000
+_BLOCK_SIZE: Final = 1 << 18
+"""Messages that are stored together, and what their values take, at most."""
 
 
 class Outbox(ParticipantEngine):
@@ -269,15 +273,42 @@ class _PartnerTable(_RequestTable):
 
 
 class _MessageTable(_RequestTable):
-    """The text of a record is a message, as it will be sent."""
+    """A row holds a block of messages, as they will be sent, by its first record."""
 
     def __init__(self, name: str, relay: Relay) -> None:
         super().__init__(name)
         self._relay = relay
 
-    def _texts(self, source: Source, upload: BranchUpload) -> Iterator[str]:
+    def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
         records = read_records(source, upload.ref.rows)
-        return (message.to_text() for message in self._relay.check(records))
+        return Arriving(None, _in_blocks(self._relay.check(records)))
+
+    def records(
+        self, connection: Connection, arriving: Arriving, upload: BranchUpload
+    ) -> Records:
+        count = 0
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            nonlocal count
+            first = 0
+            for block in arriving.batches:
+                count = len(block)
+                yield _rows(upload.tag, range(first, first + 1), [write_block(block)])
+                first += count
+
+        return Records(rows(), typed=upload.is_large, count=lambda _: count)
+
+
+def _in_blocks(messages: Iterator[Message]) -> Iterator[list[Message]]:
+    block, size = [], 0
+    for message in messages:
+        block.append(message)
+        size += len(message.value)
+        if len(block) >= _BLOCK or size >= _BLOCK_SIZE:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
 
 
 def _made(
@@ -292,7 +323,11 @@ def _made(
 def _requests(chunks: Iterator[list[str]], tag: int) -> Iterator[Any]:
     first = 0
     for chunk in chunks:
-        rows = pa.array(range(first, first + len(chunk)), pa.int64())
-        columns = [pa.repeat(tag, len(chunk)), rows, pa.array(chunk, pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, ["tpc_tag", "tpc_row", "body"])
+        yield _rows(tag, range(first, first + len(chunk)), chunk)
         first += len(chunk)
+
+
+def _rows(tag: int, rows: range, bodies: list[str]) -> pa.RecordBatch:
+    tags, numbers = pa.repeat(tag, len(rows)), pa.array(rows, pa.int64())
+    columns = [tags, numbers, pa.array(bodies, pa.string())]
+    return pa.RecordBatch.from_arrays(columns, ["tpc_tag", "tpc_row", "body"])

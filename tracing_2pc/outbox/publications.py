@@ -24,15 +24,15 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.states import RelayTrouble
 from tracing_2pc.outbox.queue import Queue
-from tracing_2pc.outbox.relay import Message, Position, Publication
+from tracing_2pc.outbox.relay import Message, Position, Publication, read_block
 from tracing_2pc.outbox.turns import LeaseLostError
 from tracing_2pc.participant.answers import BranchRow
-from tracing_2pc.participant.branch_store import SLICE
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
 
-_PAGE: Final = 2_000
-"""Messages that are read in one transaction."""
+_PAGE: Final = 4
+_SLICE: Final = 40
+"""Blocks of messages that are read, or deleted, in one transaction."""
 
 _DONE: Final = -1
 
@@ -186,27 +186,24 @@ class Publications(Queue):
     ) -> Iterator[Message]:
         """Read messages page by page."""
         for branch in branches:
-            task, last, read = BranchId(branch.partition, branch.task_attempt), -1, 0
-            while True:
-                rows = self._page(branch.tag, last)
-                for last, body in rows:
-                    message = Message.from_text(body)
-                    key = ("tpc-key", str(RequestKey(transaction, task, last)))
-                    headers = (*message.headers, key, *own)
-                    yield message._replace(headers=headers)
-                read += len(rows)
-                if len(rows) < _PAGE:
-                    break
+            task, read = BranchId(branch.partition, branch.task_attempt), 0
+            prefix = str(RequestKey(transaction, task, 0))[:-1]
+            while blocks := self._page(branch.tag, read):
+                for block in blocks:
+                    for topic, key, value, headers in read_block(block):
+                        named = (*headers, ("tpc-key", f"{prefix}{read}"), *own)
+                        yield Message(topic, key, value, named)
+                        read += 1
             if read != branch.rows:
                 detail = f"{transaction}: {read} of {branch.rows} messages are stored"
                 raise LookupError(detail)
 
-    def _page(self, tag: int, last: int) -> Sequence[Any]:
-        """Read the next messages of a branch, in a transaction of their own."""
+    def _page(self, tag: int, first: int) -> Sequence[str]:
+        """Read a branch's blocks from a message on, in a transaction of their own."""
         r = self.request.c
-        page = sa.select(r.tpc_row, r.body).where(r.tpc_tag == tag, r.tpc_row > last)
+        page = sa.select(r.body).where(r.tpc_tag == tag, r.tpc_row >= first)
         with self._database.read() as connection:
-            return connection.execute(page.order_by(r.tpc_row).limit(_PAGE)).all()
+            return connection.scalars(page.order_by(r.tpc_row).limit(_PAGE)).all()
 
     def confirm(self, holder: str, position: Position) -> None:
         """Note, durably, that a publication is in; its rows stay until it is seen."""
@@ -268,11 +265,13 @@ class Publications(Queue):
             of = sa.select(self.queue.c.tag).where(self.queue.c.published > 0)
             tags = connection.execute(of).scalars().all()
         for tag in tags:
-            rows = self._page(tag, -1)
-            while rows:
-                found |= {Message.from_text(body).topic for _, body in rows}
+            read = 0
+            while blocks := self._page(tag, read):
+                for block in blocks:
+                    topics = [topic for topic, *_ in read_block(block)]
+                    found.update(topics)
+                    read += len(topics)
                 keep()
-                rows = self._page(tag, rows[-1][0])
         return found
 
     def delete_published(self) -> bool:
@@ -282,7 +281,7 @@ class Publications(Queue):
         with self._database.unlocked() as connection:
             if (tag := connection.scalar(some)) is None:
                 return False
-            self._database.delete_slice(connection, self.request.name, tag, SLICE)
+            self._database.delete_slice(connection, self.request.name, tag, _SLICE)
             left = sa.select(r.tpc_row).where(r.tpc_tag == tag).limit(1)
             if connection.execute(left).first() is None:
                 connection.execute(self.queue.delete().where(q.tag == tag))

@@ -37,7 +37,7 @@ def read_records(source: Source, rows: int) -> Iterator[Record]:
     """
     for record in _read(source, rows):
         try:
-            text = json.dumps(record, default=plain_text_of, allow_nan=False)
+            text = _json(record)
         except (TypeError, ValueError):
             bad = [name for name, value in record.items() if not _is_json(value)]
             raise _no_json(bad) from None
@@ -94,7 +94,7 @@ def _is_read(column: pa.Array) -> bool:
 
 def _is_json(value: Any) -> bool:
     try:
-        json.dumps(value, default=plain_text_of, allow_nan=False)
+        _json(value)
     except (TypeError, ValueError):
         return False
     return True
@@ -121,3 +121,6 @@ def plain_text_of(value: Any) -> str:
     if not isinstance(text, str):
         raise TypeError(type(value).__name__)
     return text
+
+
+_json = json.JSONEncoder(default=plain_text_of, allow_nan=False).encode

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tracing_2pc.core.errors import TwoPhaseError
@@ -23,15 +23,16 @@ class Message(NamedTuple):
     value: str
     headers: tuple[tuple[str, str], ...] = ()
 
-    def to_text(self) -> str:
-        """Write it as one line of JSON."""
-        return json.dumps(self)
 
-    @classmethod
-    def from_text(cls, text: str) -> Message:
-        """Read what `to_text` wrote."""
-        topic, key, value, headers = json.loads(text)
-        return cls(topic, key, value, tuple((name, text) for name, text in headers))
+def write_block(messages: Sequence[Message]) -> str:
+    """Write messages as they are stored together."""
+    return json.dumps(messages)
+
+
+def read_block(text: str) -> Iterator[Message]:
+    """Read what `write_block` wrote."""
+    for topic, key, value, headers in json.loads(text):
+        yield Message(topic, key, value, tuple(map(tuple, headers)))
 
 
 class Position(NamedTuple):

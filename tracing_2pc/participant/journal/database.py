@@ -58,13 +58,15 @@ class TableLook:
 class Records(NamedTuple):
     """Arrow batches of a table's columns; `typed` ones have its exact types.
 
-    `written` is called when they are written; it may raise `RefusalError`.
+    `written` is called when they are written; it may raise `RefusalError`. `count` says
+    how many records a batch is made from, just after it was taken.
     """
 
     batches: Iterator[Any]
     typed: bool = False
     has_deferred_checks: bool = False
     written: Callable[[], None] = lambda: None
+    count: Callable[[Any], int] = lambda batch: batch.num_rows
 
 
 class Database(abc.ABC):

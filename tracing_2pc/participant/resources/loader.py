@@ -122,12 +122,13 @@ def _load(
 ) -> None:
     place, system = connection.get_execution_options()[PLACE], connection.dialect.name
     database, last = upload.journal.database, None
-    sent = 0
+    sent = rows = 0
 
     def counted(batches: Iterable[Any]) -> Iterator[Any]:
-        nonlocal sent, last
+        nonlocal sent, rows, last
         for batch in batches:
-            sent, last = sent + batch.num_rows, batch
+            sent, rows = sent + records.count(batch), rows + batch.num_rows
+            last = batch
             if batch.num_rows:
                 yield batch
 
@@ -141,8 +142,8 @@ def _load(
             raise MalformedError(database.misfit(connection, error, last)) from None
     records.written()
     upload.verify(sent)
-    if kept != sent:
-        detail = f"the table has kept {kept} of {sent} records: a trigger drops others"
+    if kept != rows:
+        detail = f"the table has kept {kept} of {rows} records: a trigger drops others"
         raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
 
 
