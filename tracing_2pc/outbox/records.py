@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,21 +59,28 @@ def _read(source: Source, rows: int) -> Iterator[dict[str, Any]]:
                 f"for this type; send {cast[:90]}"
             )
     nested = [field for field in schema if pa.types.is_nested(field.type)]
+    names = schema.names
     for batch in batches:
         try:
-            records = batch.to_pylist()
+            columns = list(map(_values, batch.columns))
         except _UNREADABLE:
             pairs = zip(batch.schema, batch.columns, strict=True)
             bad = [
                 f"{f.name} ({f.type})" for f, column in pairs if not _is_read(column)
             ]
             raise _no_json(bad) from None
-        for record in records:
+        rows = zip(*columns, strict=True) if columns else [()] * batch.num_rows
+        for values in rows:
+            record = dict(zip(names, values, strict=True))
             for field in nested:
                 value, kind = record[field.name], field.type
                 record[field.name] = content.json_value(value, kind, lambda v: v)
             yield record
 
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MOMENT: Final = pa.timestamp("us", "UTC")
+"""As Spark sends it."""
 
 _UNREADABLE: Final = (
     pa.ArrowException,
@@ -82,6 +90,14 @@ _UNREADABLE: Final = (
     OSError,
 )
 """A time zone is looked up among files: what can go wrong there depends on it."""
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if column.type != _MOMENT:
+        return list(column.to_pylist())
+    # Arrow would look up the zone of each moment.
+    since, numbers = datetime.timedelta, column.cast(pa.int64()).to_pylist()
+    return [n if n is None else _EPOCH + since(microseconds=n) for n in numbers]
 
 
 def _is_read(column: pa.Array) -> bool:
@@ -115,6 +131,8 @@ def _no_json(columns: Sequence[str]) -> RefusalError:
 
 def plain_text_of(value: Any) -> str:
     """Say in text what JSON has no form for."""
+    if isinstance(value, datetime.date):  # first, as there are most of them
+        return value.isoformat()
     if isinstance(value, uuid.UUID):
         return str(value)
     text = content.plain_text(value)
