@@ -69,8 +69,8 @@ def _read(source: Source, rows: int) -> Iterator[dict[str, Any]]:
                 f"{f.name} ({f.type})" for f, column in pairs if not _is_read(column)
             ]
             raise _no_json(bad) from None
-        rows = zip(*columns, strict=True) if columns else [()] * batch.num_rows
-        for values in rows:
+        every = zip(*columns, strict=True) if columns else [()] * batch.num_rows
+        for values in every:
             record = dict(zip(names, values, strict=True))
             for field in nested:
                 value, kind = record[field.name], field.type
