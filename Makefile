@@ -115,7 +115,7 @@ counts: setup  ## exact counts: flushes, requests, connections, Spark jobs
 	@tools/strace >/dev/null
 	@$(JAVA) $(BIN)/python -m bench counts $(ARGS)
 
-bench: setup auto-instrumented  ## ratios of what the library costs; writes docs/performance.md: hours, on a quiet machine
+bench: setup auto-instrumented kafka  ## ratios of what the library costs; writes docs/performance.md: hours, on a quiet machine
 	@$(JAVA) $(BIN)/python -m bench all $(ARGS)
 
 jaeger: $(JAEGER)  ## a Jaeger of our own, built once: nine minutes of CPU time

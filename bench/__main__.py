@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import backends, deco, growth, micro_batches, peers, report, results
+from bench import backends, deco, growth, kafka, micro_batches, peers, report, results
 from bench.counts import FAMILIES, count_all
 from bench.counts.count import HEAD, Count
 from bench.deco import ROUNDS
@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         ("deco", "what the decorator costs, as ratios"),
         ("backends", "what SkyWalking costs beside OTLP, as ratios"),
         ("micro-batches", "what a batch costs on real Spark, beside others' sinks"),
+        ("kafka", "what a batch to Kafka costs, beside a plain producer"),
         ("peers", "what others cost beside it: plain SQL, other tracing"),
         ("growth", "what grows with rows, participants, transactions, applications"),
     ):
@@ -110,6 +111,9 @@ def _measured(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
             if options.tiny:
                 return micro_batches.measure(rounds, (10,), warm_up=0)
             return micro_batches.measure(rounds)
+        case "kafka":
+            sizes = {"rows": 10, "warm_up": 0} if options.tiny else {}
+            return kafka.measure(rounds, **sizes)
         case "peers":
             return peers.measure(rounds, tiny=options.tiny)
     sizes = growth.sizes(rounds, tiny=options.tiny, rows=options.rows)

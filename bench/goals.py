@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from bench import backends, deco, micro_batches
+from bench import backends, deco, kafka, micro_batches
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ _BACKENDS: Final = {
     "A8-headers": ("the same, with headers of both in and out", "OTLP alone"),
     "A8-process": ("the same, converted and sent", "OTLP alone"),
 }
+_PRODUCER: Final = "an idempotent producer in each executor, at least once"
+_KAFKA: Final = {
+    "K1": ("a batch of 10,000 rows for Kafka, exactly once, committed", _PRODUCER),
+    "K2": ("the same, until a reader of what is committed has all", _PRODUCER),
+}
 _SINKS: Final = {
     "library": "a batch to two PostgreSQL servers, exactly once",
     "jdbc": "two appends of Spark's JDBC sink, at least once",
@@ -60,6 +65,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     **{n: Goal("deco", *arms, deco.LIMITS[n]) for n, arms in _DECO.items()},
     **{n: Goal("backends", *arms, backends.LIMITS[n]) for n, arms in _BACKENDS.items()},
     **_batches(),
+    **{n: Goal("kafka", *arms, kafka.LIMITS[n]) for n, arms in _KAFKA.items()},
     "I10-wall": Goal(
         "growth",
         "time of a batch of 10 rows to four participants, each 20 ms away",
@@ -110,5 +116,5 @@ GOALS: Final[Mapping[str, Goal]] = {
     ),
 }
 
-FAMILIES: Final = ("deco", "backends", "micro-batches", "growth", "peers")
+FAMILIES: Final = ("deco", "backends", "micro-batches", "kafka", "growth", "peers")
 """The commands that measure everything, in turn; `peers` has no goal."""

@@ -135,7 +135,6 @@ def _run(
     world: World, rows: int, rounds: int, names: Sequence[str], warm_up: int
 ) -> dict[str, list[float]]:
     arms = {name: ARMS[name](world) for name in names}
-    _write_input(world, rows, (rounds + warm_up) * len(names))
     seconds: dict[str, list[float]] = {name: [] for name in names}
 
     def batch(df: Any, number: int) -> None:
@@ -149,6 +148,15 @@ def _run(
         if turn >= warm_up:
             seconds[name].append(took)
 
+    stream(world, rows, (rounds + warm_up) * len(names), batch)
+    return seconds
+
+
+def stream(
+    world: World, rows: int, batches: int, batch: Callable[[Any, int], None]
+) -> None:
+    """Run a query of so many batches of so many rows."""
+    _write_input(world, rows, batches)
     files = world.spark.readStream.schema(SCHEMA)
     query = (
         files.option("maxFilesPerTrigger", world.partitions)
@@ -159,7 +167,6 @@ def _run(
         .start()
     )
     query.awaitTermination()
-    return seconds
 
 
 # --- arms ---------------------------------------------------------------------------
@@ -342,7 +349,7 @@ def _world(
         drain.start()
         for service in services:
             service.start()
-        spark = _session(folder, settings)
+        spark = open_session(folder, settings)
         try:
             urls = {f"ledger-{n}": s.url for n, s in enumerate(services)}
             yield World(folder, spark, databases, urls, partitions)
@@ -356,7 +363,8 @@ def _drain_port() -> int:
     return free_ports(1)[0]
 
 
-def _session(folder: Path, more: Mapping[str, str]) -> Any:
+def open_session(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """Start Spark."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 

@@ -25,6 +25,7 @@ _TITLES: Final = {
     "deco": "The decorator",
     "backends": "SkyWalking beside OTLP",
     "micro-batches": "Micro-batches of real Spark",
+    "kafka": "Kafka",
     "growth": "Growth",
 }
 _HEAD: Final = """\
