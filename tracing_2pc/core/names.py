@@ -402,6 +402,8 @@ FAILPOINTS: Final[dict[str, str]] = {
     "relay.before_position": "the broker has its records, and no position",
     "relay.before_commit": "it has the position, too, and no reader sees anything",
     "relay.before_confirm": "readers see it, nothing is confirmed",
+    "inbox.before_commit": "events are written, and nobody sees them",
+    "inbox.after_commit": "they are durable, and nobody was answered",
 }
 """Points at which `tracing_2pc.core.failpoints` can kill a process, for tests and the
 demo: what holds there."""

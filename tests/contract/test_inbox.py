@@ -1,0 +1,276 @@
+"""An inbox: what was stored is read once, in order, whatever crashes or is put back."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.databases import url
+from support.waiting import AT_LAST, until
+
+from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
+from tracing_2pc.core.model import Carrier
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.inbox import Inbox, NewEvent, Offset, Stored
+from tracing_2pc.inbox.event import digest_of
+from tracing_2pc.inbox.inbox import InboxChangedError
+
+__all__ = ["url"]
+
+DAY = 86_400.0
+START = Offset()
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def event(name: str, content: object = None) -> NewEvent:
+    return NewEvent(name, f'{{"of": "{name}"}}', digest_of([name, content]))
+
+
+def ids(inbox: Inbox, after: Offset = START) -> list[str]:
+    return [one.id for one in inbox.read(after, inbox.end())]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def inbox(url: str, clock: Clock) -> Iterator[Inbox]:
+    inbox = Inbox(url, clock=clock)
+    yield inbox
+    inbox.close()
+
+
+def test_an_event_is_kept_as_it_came(inbox, clock):
+    """With its producer, body, time and trace; its position is the next one."""
+    trace = Carrier(traceparent=f"00-{'1' * 32}-{'2' * 16}-01")
+    sent = NewEvent("a", '{"n": 1.10}', digest_of({"n": 1.1}), trace)
+    assert inbox.store("shop", [sent]) == [Stored("a", 1, True)]
+    (kept,) = inbox.read(Offset(), inbox.end())
+    assert (kept.position, kept.id, kept.producer) == (1, "a", "shop")
+    assert (kept.body, kept.at, kept.carrier) == ('{"n": 1.10}', clock.now, trace)
+
+
+def test_an_id_is_stored_once(inbox):
+    """Again, in one request, or of another producer: each has its own ids."""
+    inbox.store("shop", [event("a")])
+    assert inbox.store("shop", [event("b"), event("a"), event("b")]) == [
+        Stored("b", 2, True),
+        Stored("a", 1, False),
+        Stored("b", 2, False),
+    ]
+    assert inbox.store("other", [event("a")]) == [Stored("a", 3, True)]
+    assert ids(inbox) == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("first", [[], [event("c")]], ids=["stored", "in one request"])
+def test_an_id_with_other_content_is_a_conflict(inbox, first):
+    """Nothing of that request is stored."""
+    changed = event("a", "changed")
+    if first:
+        request = [*first, event("a"), changed]
+    else:
+        inbox.store("shop", [event("a")])
+        request = [event("b"), changed]
+    before = ids(inbox)
+    with pytest.raises(RefusalError, match="'a' of shop") as refused:
+        inbox.store("shop", request)
+    assert refused.value.refusal is Refusal.CONFLICT
+    assert ids(inbox) == before
+    assert inbox.store("shop", [event("d")])[0].position == len(before) + 1
+
+
+def test_equal_json_is_equal():
+    """Order of keys and white space do not count; a value of another type does."""
+    assert digest_of({"a": 1, "b": [2]}) == digest_of({"b": [2], "a": 1})
+    assert len({digest_of(v) for v in (1, "1", [1], {"1": 1}, True, None)}) == 6
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\0", "a\nb", "\ud800"])
+def test_an_id_is_short_and_printable(name):
+    """So it can be stored, shown, and stand in a header."""
+    with pytest.raises(MalformedError, match=r"^id: "):
+        event(name)
+
+
+def test_who_waits_at_one_moment_shares_a_flush(inbox):
+    """A thousand events by thirty threads need fewer flushes than requests, and what
+    one of them does wrong is told to that one."""
+    inbox.store("shop", [event("0.0", "other")])
+    flushes: list[object] = []
+    engine = inbox._database.durable_engine
+    sa.event.listen(engine, "commit", flushes.append)
+    answers: list[object] = []
+
+    def post(number: int) -> None:
+        try:
+            answers.append(
+                inbox.store("shop", [event(f"{number}.{n}") for n in range(33)])
+            )
+        except RefusalError as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=post, args=(n,)) for n in range(30)]
+    with inbox._database.durable() as connection:  # all of them wait for this
+        inbox._tables.lock_head(connection)
+        for thread in threads:
+            thread.start()
+        until(lambda: len(inbox._flush._waiting) >= 29)
+    for thread in threads:
+        thread.join(AT_LAST)
+    assert len(answers) == 30
+    assert sum(isinstance(answer, RefusalError) for answer in answers) == 1
+    assert len(ids(inbox)) == 1 + 29 * 33
+    assert len(flushes) < 10
+
+
+def test_a_reader_never_passes_an_event_that_is_not_committed(inbox, url):
+    """Who comes later in another process waits, and has the later position."""
+    other = Inbox(url)
+    inbox.open()
+    later = threading.Thread(target=lambda: other.store("shop", [event("later")]))
+    with inbox._writing() as connection:
+        last = inbox._tables.lock_head(connection)
+        later.start()
+        assert ids(inbox) == []
+        inbox._add(connection, last, [[("shop", event("first"))]])
+        assert ids(inbox) == []
+    later.join(AT_LAST)
+    assert ids(inbox) == ["first", "later"]
+    other.close()
+
+
+def test_more_than_may_wait_are_refused(url):
+    """Nothing was done for them: they may ask again."""
+    inbox = Inbox(url, most_waiting=0)
+    with pytest.raises(RefusalError) as refused:
+        inbox.store("shop", [event("a")])
+    assert refused.value.refusal is Refusal.NOT_NOW
+    assert ids(inbox) == []
+    inbox.close()
+
+
+def test_a_callers_own_work_is_done_with_its_events(inbox):
+    """In one transaction, once: not for what is there already, nor if it raises."""
+    done: list[str] = []
+    note = sa.table("note", sa.column("id"))
+    with inbox._database.durable() as connection:
+        connection.execute(sa.text("CREATE TABLE note (id VARCHAR(9))"))
+
+    def also(connection: sa.Connection, producer: str, events: list[NewEvent]) -> None:
+        connection.execute(note.insert(), [{"id": one.id} for one in events])
+        if events[0].id == "bad":
+            raise RefusalError(Refusal.CONFLICT, "not this one")
+
+    for name in ("a", "a", "b", "bad"):
+        try:
+            inbox.store("shop", [event(name)], also)
+        except RefusalError:
+            done.append("refused")
+    with inbox._database.reading() as connection:
+        noted = connection.execute(sa.select(note.c.id)).scalars().all()
+    assert (noted, ids(inbox), done) == (["a", "b"], ["a", "b"], ["refused"])
+
+
+def test_a_range_is_the_same_whenever_it_is_read(inbox):
+    """In order, by places that a reader has noted."""
+    inbox.store("shop", [event(str(n)) for n in range(10)])
+    first = inbox.offset_at(Offset(), 4)
+    second = inbox.offset_at(first, 4)
+    inbox.store("shop", [event("later")])
+    assert (first, second) == (Offset(4, "3"), Offset(8, "7"))
+    assert [one.id for one in inbox.read(first, second)] == ["4", "5", "6", "7"]
+    assert [one.id for one in inbox.read(Offset(), second, 2)] == ["0", "1"]
+
+
+def test_an_inbox_that_was_put_back_is_seen(tmp_path: Path):
+    """It ends before what was read; or has another event there."""
+    file, copy = tmp_path / "inbox.db", tmp_path / "copy.db"
+    inbox = Inbox(f"sqlite:///{file}")
+    inbox.store("shop", [event("a"), event("b")])
+    inbox.close()
+    shutil.copy(file, copy)
+    inbox.store("shop", [event("c")])
+    read = inbox.end()
+    inbox.close()
+    copy.replace(file)
+    with pytest.raises(InboxChangedError, match="ends at 2"):
+        inbox.check(read)
+    inbox.store("shop", [event("another")])
+    with pytest.raises(InboxChangedError, match="was event 'c', and is 'another'"):
+        inbox.read(Offset(), read)
+    inbox.close()
+
+
+def test_events_are_kept_until_every_reader_has_committed_them(inbox, clock):
+    """And for `keep` after that; ids for longer: a repeat is known after the trim."""
+    inbox.store("shop", [event("a"), event("b"), event("c")])
+    for reader in ("fast", "slow"):
+        inbox.join(reader, Offset())
+    one, all_of_them = inbox.offset_at(Offset(), 1), inbox.end()
+
+    def pass_days(days: float) -> int:
+        clock.now += days * DAY
+        inbox.confirm("fast", all_of_them)
+        return inbox.start().position
+
+    assert pass_days(100) == 0
+    inbox.confirm("slow", one)
+    assert (pass_days(1), pass_days(6), pass_days(2)) == (0, 0, 1)
+    with pytest.raises(InboxChangedError, match="up to 1 are deleted"):
+        inbox.read(Offset(), all_of_them)
+    assert ids(inbox, inbox.start()) == ["b", "c"]
+    assert [r.reader for r in inbox.readers()] == ["slow", "fast"]
+    assert inbox.retire("slow")
+    assert (pass_days(1), pass_days(8)) == (1, 3)
+    inbox.store("shop", [event("d")])
+    assert inbox.gauges()["tpc.inbox.backlog"] == 1.0
+    with pytest.raises(InboxChangedError, match="slow was retired"):
+        inbox.confirm("slow", all_of_them)
+
+
+def test_an_id_is_known_after_its_event_is_gone(inbox, clock):
+    """Until `ids` is over."""
+    inbox.join("reader", inbox.start())
+    inbox.store("shop", [event("a")])
+
+    def pass_days(days: int) -> bool:
+        clock.now += days * DAY
+        for _ in range(2):
+            inbox.confirm("reader", inbox.end())
+        return inbox.store("shop", [event("a")])[0].is_new
+
+    assert (pass_days(1), pass_days(8), pass_days(80), pass_days(2)) == (
+        False,
+        False,
+        False,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ids": "1d"}, "ids= must be at least keep="),
+        ({"keep": "7"}, "expected a duration"),
+        ({"name": "a b"}, "inbox name 'a b'"),
+    ],
+)
+def test_bad_settings_are_said(tmp_path, change, said):
+    """In one line."""
+    with pytest.raises(ConfigurationError, match=said):
+        Inbox(f"sqlite:///{tmp_path}/inbox.db", **change)

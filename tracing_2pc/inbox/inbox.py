@@ -1,0 +1,394 @@
+"""A durable inbox: events with ids, in the order in which they were committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.settings import LOCK_WAIT, check_name, seconds
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.inbox.event import Event, NewEvent, Offset, Stored
+from tracing_2pc.inbox.shared_flush import FullError, SharedFlush
+from tracing_2pc.inbox.tables import InboxTables, Key
+from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.engines.postgresql import open_postgresql
+from tracing_2pc.store.engines.sqlite import open_sqlite
+from tracing_2pc.store.engines.urls import database_url
+
+_CREATING: Final = 7_270_211
+"""PostgreSQL's advisory lock of who makes tables."""
+
+_MARKS: Final = 50
+"""How many notes of what all readers had passed a time of `keep` has."""
+
+AlsoDo = Callable[[Connection, str, Sequence[NewEvent]], None]
+"""A caller's own work in the transaction that stores events: producer, events."""
+
+_Request = tuple[str, NewEvent]
+_Answer = list[Stored] | RefusalError
+
+
+class InboxChangedError(ConfigurationError):
+    """An inbox is not the one that a reader has read: it was put back, or trimmed."""
+
+
+class BusyError(RefusalError):
+    """As many requests wait as may: nothing was done for this one."""
+
+
+class Inbox:
+    """Keeps events until every reader has committed them, each id once.
+
+    What `store` returns is on disk, and in one place for ever: positions are in the
+    order of commits, so that a reader who has read up to one never finds another event
+    below it. A crash at any moment loses nothing that was returned; of what was not,
+    the caller knows nothing, and sends it again: the same id with the same content is
+    stored once. That holds for `ids`, which is longer than events are kept.
+
+    Args:
+        url: database URL of PostgreSQL or SQLite, or `env:NAME`.
+        name: prefix of the tables; one per inbox in a database.
+        keep: how long events are kept after every reader has committed them, as `7d`;
+            from Python, seconds, too.
+        ids: how long ids are kept. A repeat that comes later is stored again.
+        most_waiting: requests that wait for a flush in a process; more are refused.
+        clock: Unix seconds.
+
+    Raises:
+        ConfigurationError: not such a URL, a wrong name, or `ids` below `keep`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str = "events",
+        *,
+        keep: str | float = "7d",
+        ids: str | float = "90d",
+        most_waiting: int = 256,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        try:
+            self.name = check_name(name, "inbox")
+            self._keep, self._ids = seconds(keep), seconds(ids)
+        except ValueError as error:
+            raise ConfigurationError(f"inbox: {error}") from None
+        if self._ids < self._keep:
+            raise ConfigurationError("inbox: ids= must be at least keep=")
+        self._tables = InboxTables(name)
+        self._database = _open(url)
+        self._clock = clock
+        self._is_open = False
+        self._flush: SharedFlush[_Request, _Answer] = SharedFlush(
+            self._store_together, most_waiting
+        )
+
+    @property
+    def address(self) -> str:
+        """The database's address as it may be shown."""
+        return self._database.address
+
+    def open(self) -> None:
+        """Make the tables that are missing."""
+        if self._is_open:
+            return
+        with self._database.durable() as connection:
+            if connection.dialect.name == "postgresql":
+                lock = sa.func.pg_advisory_xact_lock(_CREATING)
+                connection.execute(sa.select(lock))
+            self._tables.create(connection)
+        self._is_open = True
+
+    def close(self) -> None:
+        """Release connections. Nothing is lost if it is never called."""
+        self._database.close()
+
+    # --- storing ---------------------------------------------------------------------
+
+    def store(
+        self, producer: str, events: Sequence[NewEvent], also: AlsoDo | None = None
+    ) -> list[Stored]:
+        """Store a producer's events durably, all of them or none.
+
+        Who waits at one moment is stored in one flush.
+
+        Args:
+            producer: who sends them; ids are unique by producer.
+            events: none of them twice.
+            also: is done in the same transaction if at least one event is new, and
+                before others have to wait; then the events share no flush.
+
+        Raises:
+            RefusalError: conflict: an id is there with other content, and nothing was
+                stored; not now: too many wait (`BusyError`), or nobody knows whether
+                it was stored: send it again.
+            SQLAlchemyError: nothing was stored: the database does not answer.
+        """
+        self.open()
+        if also is not None:
+            return self._store_alone(producer, events, also)
+        try:
+            answer = self._flush.add([(producer, event) for event in events])
+        except FullError:
+            detail = f"inbox {self.name}: too many requests wait: send it again later"
+            raise BusyError(Refusal.NOT_NOW, detail) from None
+        if isinstance(answer, RefusalError):
+            raise answer
+        return answer
+
+    def _store_together(self, requests: list[Sequence[_Request]]) -> list[_Answer]:
+        try:
+            with self._writing() as connection:
+                last = self._tables.lock_head(connection)
+                answers = self._add(connection, last, requests)
+        except sa.exc.DataError:
+            # A text that this database lacks: only who brought it is told.
+            if len(requests) == 1:
+                raise
+            return [self._store_one(one) for one in requests]
+        return answers
+
+    def _store_one(self, request: Sequence[_Request]) -> _Answer:
+        try:
+            return self._store_together([request])[0]
+        except sa.exc.DataError:
+            detail = "an event has a character that the database here lacks"
+            return RefusalError(Refusal.MALFORMED, detail)
+
+    def _store_alone(
+        self, producer: str, events: Sequence[NewEvent], also: AlsoDo
+    ) -> list[Stored]:
+        request = [(producer, event) for event in events]
+        ids = [event.id for event in events]
+        with self._writing() as connection:
+            before = self._tables.known(connection, producer, ids)
+            is_new = len(before) < len(events)
+            if is_new:
+                also(connection, producer, events)
+            last = self._tables.lock_head(connection)
+            (answer,) = self._add(connection, last, [request])
+            if isinstance(answer, RefusalError):
+                raise answer
+            if is_new and not any(stored.is_new for stored in answer):
+                # Another request has stored them meanwhile, and done that work.
+                connection.rollback()
+        return answer
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        def unanswered(why: str) -> RefusalError:
+            detail = f"nobody knows whether it was stored: send it again ({why})"
+            return RefusalError(Refusal.NOT_NOW, detail)
+
+        with self._database.durable(unanswered=unanswered) as connection:
+            yield connection
+            failpoint("inbox.before_commit")
+        failpoint("inbox.after_commit")
+
+    def _add(
+        self, connection: Connection, last: int, requests: list[Sequence[_Request]]
+    ) -> list[_Answer]:
+        """Add what is new; each request has its answer, and none fails another."""
+        ids: dict[str, dict[str, None]] = {}
+        for request in requests:
+            for producer, event in request:
+                ids.setdefault(producer, {})[event.id] = None
+        known: dict[Key, tuple[str, int]] = {}
+        for producer, wanted in ids.items():
+            known |= self._tables.known(connection, producer, wanted)
+        added: list[tuple[int, str, NewEvent]] = []
+        answers: list[_Answer] = []
+        for request in requests:
+            answer, new = _place(request, known, last + len(added))
+            answers.append(answer)
+            for position, producer, event in new:
+                known[producer, event.id] = event.digest, position
+            added += new
+        if added:
+            self._tables.add(connection, self._clock(), last + len(added), added)
+        return answers
+
+    # --- reading ---------------------------------------------------------------------
+
+    def end(self) -> Offset:
+        """Return the place after the newest event."""
+        self.open()
+        with self._database.reading() as connection:
+            position = self._tables.head_of(connection).position
+            return Offset(position, self._tables.id_at(connection, position) or "")
+
+    def start(self, *, newest: bool = False) -> Offset:
+        """Return where a new reader begins: before the oldest event, or at the end."""
+        if newest:
+            return self.end()
+        self.open()
+        with self._database.reading() as connection:
+            position = self._tables.head_of(connection).trimmed
+            return Offset(position, self._tables.id_at(connection, position) or "")
+
+    def offset_at(self, after: Offset, most: int) -> Offset:
+        """Return the place that is at most so many events further."""
+        self.open()
+        with self._database.reading() as connection:
+            self._check(connection, after)
+            head = self._tables.head_of(connection).position
+            position = min(head, after.position + most)
+            return Offset(position, self._tables.id_at(connection, position) or "")
+
+    def read(self, after: Offset, through: Offset, most: int = 10_000) -> list[Event]:
+        """Return events between two places, in order: the same whenever it is asked.
+
+        Raises:
+            InboxChangedError: one of the events is not there, or another one is.
+        """
+        self.open()
+        with self._database.reading() as connection:
+            self._check(connection, after)
+            self._check(connection, through)
+            found = self._tables.read(
+                connection, after.position, through.position, most
+            )
+        wanted = min(most, through.position - after.position)
+        if len(found) != wanted:
+            raise InboxChangedError(
+                f"inbox {self.name} at {self.address}: {wanted} events were after "
+                f"position {after.position}, and {len(found)} are left. {_PUT_BACK}"
+            )
+        return found
+
+    def check(self, offset: Offset) -> None:
+        """See that an inbox is the one that was read up to this place.
+
+        Raises:
+            InboxChangedError: it ends before, has another event there, or has trimmed
+                what comes next.
+        """
+        self.open()
+        with self._database.reading() as connection:
+            self._check(connection, offset)
+
+    def _check(self, connection: Connection, offset: Offset) -> None:
+        head = self._tables.head_of(connection)
+        where = f"inbox {self.name} at {self.address}: position {offset.position}"
+        if offset.position > head.position:
+            raise InboxChangedError(
+                f"{where} was read, and it ends at {head.position}. {_PUT_BACK}"
+            )
+        if offset.position < head.trimmed:
+            raise InboxChangedError(
+                f"{where} is the start, and events up to {head.trimmed} are deleted: "
+                "raise keep=, or begin a new reader with a new checkpoint"
+            )
+        found = self._tables.id_at(connection, offset.position)
+        if offset.id and found is not None and found != offset.id:
+            raise InboxChangedError(
+                f"{where} was event {offset.id!r}, and is {found!r}. {_PUT_BACK}"
+            )
+
+    # --- readers ---------------------------------------------------------------------
+
+    def join(self, reader: str, offset: Offset) -> None:
+        """Keep events for a reader from here on, if it is not known yet."""
+        self.open()
+        with self._database.durable() as connection:
+            self._tables.lock_head(connection)
+            if reader not in [r.reader for r in self._tables.readers(connection)]:
+                self._check(connection, offset)
+                self._tables.add_reader(connection, reader, offset, self._clock())
+
+    def confirm(self, reader: str, offset: Offset) -> None:
+        """Note that a reader has committed all events up to here, and trim.
+
+        Raises:
+            InboxChangedError: it was retired.
+        """
+        now = self._clock()
+        with self._database.relaxed() as connection:
+            if not self._tables.move_reader(connection, reader, offset, now):
+                raise InboxChangedError(
+                    f"inbox {self.name} at {self.address}: reader {reader} was "
+                    "retired: begin again with another name and a new checkpoint"
+                )
+            self._tables.note_passed(connection, now, self._keep / _MARKS)
+        self._trim(now)
+
+    def readers(self) -> Sequence[Any]:
+        """Return each reader, its position and when it moved last; slowest first."""
+        self.open()
+        with self._database.reading() as connection:
+            return self._tables.readers(connection)
+
+    def retire(self, reader: str) -> bool:
+        """Keep nothing for a reader any more; say whether there was one."""
+        self.open()
+        with self._database.durable() as connection:
+            return self._tables.delete_reader(connection, reader)
+
+    def _trim(self, now: float) -> None:
+        with self._database.relaxed() as connection:
+            through = self._tables.passed_at(connection, now - self._keep)
+            trimmed = self._tables.head_of(connection).trimmed
+            if through > trimmed:
+                self._tables.trim(connection, through)
+                self._tables.forget_marks(connection, now - self._keep)
+            self._tables.forget_ids(connection, now - self._ids, trimmed)
+
+    def gauges(self) -> dict[str, float]:
+        """Return how many events wait for the slowest reader, and since when."""
+        self.open()
+        with self._database.reading() as connection:
+            head = self._tables.head_of(connection)
+            readers = self._tables.readers(connection)
+            slowest = readers[0].position if readers else head.trimmed
+            oldest = self._tables.read(connection, slowest, head.position, 1)
+        age = max(self._clock() - oldest[0].at, 0.0) if oldest else 0.0
+        return {
+            "tpc.inbox.backlog": float(head.position - slowest),
+            "tpc.inbox.oldest_age": age,
+        }
+
+
+_PUT_BACK: Final = (
+    "It was put back from a copy, or is another one: find out what is missing before a "
+    "reader goes on with a new checkpoint"
+)
+
+
+def _place(
+    request: Sequence[_Request], known: dict[Key, tuple[str, int]], last: int
+) -> tuple[_Answer, list[tuple[int, str, NewEvent]]]:
+    """Say where a request's events are, and which are to be added after `last`."""
+    answer, new = list[Stored](), list[tuple[int, str, NewEvent]]()
+    here: dict[str, tuple[str, int]] = {}
+    for producer, event in request:
+        digest, position = known.get((producer, event.id)) or here.get(
+            event.id, ("", 0)
+        )
+        is_new = not digest
+        if is_new:
+            position = last + len(new) + 1
+            here[event.id] = event.digest, position
+            new.append((position, producer, event))
+        elif digest != event.digest:
+            detail = (
+                f"event {event.id!r} of {producer} is stored with other content, at "
+                f"position {position}: nothing of this request was stored. A changed "
+                "event needs an id of its own"
+            )
+            return RefusalError(Refusal.CONFLICT, detail), []
+        answer.append(Stored(event.id, position, is_new))
+    return answer, new
+
+
+def _open(url: str) -> Database:
+    parsed = database_url(url, "inbox")
+    server = parsed.get_backend_name() == "postgresql"
+    opened = open_postgresql if server else open_sqlite
+    return opened(parsed, "inbox", lock_wait=LOCK_WAIT, pool_size=4, max_overflow=12)

@@ -1,0 +1,115 @@
+"""One flush for all who wait at one moment: a group commit.
+
+A flush costs the same for one event as for a thousand, so who comes while one is under
+way is stored by the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from tracing_2pc.core.forks import after_fork
+
+_MOST_TOGETHER: Final = 5_000
+"""Events that one flush stores, if more than one request brings them."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class FullError(Exception):
+    """As many wait as may."""
+
+
+class _Waiting(Generic[Item, Result]):
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = items
+        self.woken = threading.Event()
+        self.leads = False
+        self.result: Result | None = None
+        self.error: Exception | None = None
+
+
+class SharedFlush(Generic[Item, Result]):
+    """Stores what threads bring; the first of those who wait does it for all.
+
+    Args:
+        store: stores several requests in one transaction, and returns what to answer
+            to each. What it raises is raised to each.
+        most: requests that may wait.
+    """
+
+    def __init__(
+        self, store: Callable[[list[Sequence[Item]]], list[Result]], most: int
+    ) -> None:
+        self._store = store
+        self._most = most
+        self._reset()
+        after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting[Item, Result]] = []
+        self._is_led = False
+
+    def add(self, items: Sequence[Item]) -> Result:
+        """Store a request's items, and return when they are.
+
+        Raises:
+            FullError: too many wait; nothing was done.
+        """
+        mine: _Waiting[Item, Result] = _Waiting(items)
+        with self._lock:
+            if len(self._waiting) >= self._most:
+                raise FullError
+            self._waiting.append(mine)
+            mine.leads = not self._is_led
+            self._is_led = True
+        if not mine.leads:
+            mine.woken.wait()
+        if mine.leads:
+            self._lead()
+        if mine.error is not None:
+            raise mine.error
+        assert mine.result is not None  # noqa: S101 - for the type checker
+        return mine.result
+
+    def _lead(self) -> None:
+        """Store those who wait now, the leader's own request among them."""
+        together = self._take()
+        error: Exception | None = RuntimeError("the thread that stores was ended")
+        try:
+            results = self._store([one.items for one in together])
+            for one, result in zip(together, results, strict=True):
+                one.result = result
+            error = None
+        except Exception as raised:  # noqa: BLE001 - raised to each that waits
+            error = raised
+        finally:
+            for one in together:
+                one.error = error
+            self._hand_on()
+            for one in together:
+                one.woken.set()
+
+    def _take(self) -> list[_Waiting[Item, Result]]:
+        with self._lock:
+            count, events = 0, 0
+            for one in self._waiting:
+                events += len(one.items)
+                if count and events > _MOST_TOGETHER:
+                    break
+                count += 1
+            together, self._waiting = self._waiting[:count], self._waiting[count:]
+        return together
+
+    def _hand_on(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._is_led = False
+                return
+            next_one = self._waiting[0]
+            next_one.leads = True
+        next_one.woken.set()

@@ -1,0 +1,248 @@
+"""The tables of an inbox, and all of their SQL.
+
+Who adds events holds the head row until the commit, so positions are in the order of
+commits: a reader never passes an event that is not committed yet.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import carrier_from_json
+from tracing_2pc.inbox.event import MAX_ID, Event, NewEvent, Offset
+
+VERSION: Final = 1
+MAX_NAME: Final = 40
+
+_TOGETHER: Final = 500
+"""Ids that one statement asks for."""
+
+_PORTION: Final = 2_000
+"""Rows that one transaction deletes."""
+
+Key = tuple[str, str]
+"""An event's producer and id."""
+
+
+class InboxTables:
+    """The tables of one inbox.
+
+    Args:
+        name: prefix of their names.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.metadata = sa.MetaData()
+        self.head = self._add(
+            "head",
+            sa.Column("version", sa.Integer, nullable=False),
+            sa.Column("inbox", sa.String(32), nullable=False),
+            sa.Column("position", sa.BigInteger, nullable=False),
+            sa.Column("trimmed", sa.BigInteger, nullable=False),
+        )
+        self.event = self._add(
+            "event",
+            sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("producer", sa.String(MAX_NAME), nullable=False),
+            sa.Column("id", sa.String(MAX_ID), nullable=False),
+            sa.Column("body", sa.Text, nullable=False),
+            sa.Column("at", sa.Float(53), nullable=False),
+            sa.Column("carrier", sa.Text, nullable=False),
+        )
+        position = sa.Column("position", sa.BigInteger, nullable=False)
+        self.key = self._add(
+            "key",
+            sa.Column("producer", sa.String(MAX_NAME), primary_key=True),
+            sa.Column("id", sa.String(MAX_ID), primary_key=True),
+            sa.Column("digest", sa.String(64), nullable=False),
+            position,
+            sa.Column("at", sa.Float(53), nullable=False),
+        )
+        sa.Index(f"{name}_tpc_key_position", position)
+        self.reader = self._add(
+            "reader",
+            sa.Column("reader", sa.String(MAX_NAME), primary_key=True),
+            sa.Column("position", sa.BigInteger, nullable=False),
+            sa.Column("id", sa.String(MAX_ID), nullable=False),
+            sa.Column("at", sa.Float(53), nullable=False),
+        )
+        self.passed = self._add(
+            "passed",
+            sa.Column("at", sa.Float(53), primary_key=True),
+            sa.Column("position", sa.BigInteger, nullable=False),
+        )
+
+    def _add(self, suffix: str, *columns: sa.Column[Any]) -> sa.Table:
+        return sa.Table(f"{self.name}_tpc_{suffix}", self.metadata, *columns)
+
+    def create(self, connection: Connection) -> None:
+        """Make what is missing. The caller excludes other creators.
+
+        Raises:
+            ConfigurationError: a newer release made them.
+        """
+        self.metadata.create_all(connection)
+        version = connection.scalar(sa.select(self.head.c.version))
+        if version is None:
+            first = {"version": VERSION, "position": 0, "trimmed": 0}
+            made = {**first, "inbox": uuid.uuid4().hex}
+            connection.execute(self.head.insert().values(made))
+        elif version > VERSION:
+            raise ConfigurationError(
+                f"{self.head.name} has version {version}, this tracing_2pc knows "
+                f"{VERSION}: upgrade tracing_2pc here"
+            )
+
+    # --- writing ---------------------------------------------------------------------
+
+    def lock_head(self, connection: Connection) -> int:
+        """Let nobody else add events until the commit; return the last position."""
+        locked = sa.select(self.head.c.position).with_for_update()
+        return int(connection.execute(locked).scalar_one())
+
+    def known(
+        self, connection: Connection, producer: str, ids: Collection[str]
+    ) -> dict[Key, tuple[str, int]]:
+        """Return digest and position of those ids of a producer that are there."""
+        c, found, wanted = self.key.c, dict[Key, tuple[str, int]](), list(ids)
+        asked = sa.select(c.id, c.digest, c.position).where(c.producer == producer)
+        for first in range(0, len(wanted), _TOGETHER):
+            some = asked.where(c.id.in_(wanted[first : first + _TOGETHER]))
+            for row in connection.execute(some):
+                found[producer, row.id] = row.digest, row.position
+        return found
+
+    def add(
+        self,
+        connection: Connection,
+        at: float,
+        last: int,
+        events: Sequence[tuple[int, str, NewEvent]],
+    ) -> None:
+        """Add events, by position and producer, and put the head to the last one."""
+        rows = [
+            {
+                "position": position,
+                "producer": producer,
+                "id": event.id,
+                "body": event.body,
+                "digest": event.digest,
+                "carrier": json.dumps(event.carrier),
+                "at": at,
+            }
+            for position, producer, event in events
+        ]
+        for table in (self.key, self.event):
+            names = table.c.keys()
+            inserted = table.insert().values({n: sa.bindparam(n) for n in names})
+            connection.execute(inserted, [{n: row[n] for n in names} for row in rows])
+        connection.execute(self.head.update().values(position=last))
+
+    # --- reading ---------------------------------------------------------------------
+
+    def read(
+        self, connection: Connection, after: int, through: int, most: int
+    ) -> list[Event]:
+        """Return events of a range of positions, in order."""
+        c = self.event.c
+        asked = sa.select(self.event).where(c.position > after, c.position <= through)
+        rows = connection.execute(asked.order_by(c.position).limit(most))
+        return [
+            Event(
+                row.position,
+                row.id,
+                row.producer,
+                row.body,
+                row.at,
+                carrier_from_json(row.carrier),
+            )
+            for row in rows
+        ]
+
+    def head_of(self, connection: Connection) -> Any:
+        """Return the head's row: inbox, position, trimmed."""
+        return connection.execute(sa.select(self.head)).one()
+
+    def id_at(self, connection: Connection, position: int) -> str | None:
+        """Return which event is at a position, as long as its id is kept."""
+        c = self.key.c
+        return connection.scalar(sa.select(c.id).where(c.position == position))
+
+    def readers(self, connection: Connection) -> Sequence[Any]:
+        """Return each reader's row, the slowest first."""
+        c = self.reader.c
+        return connection.execute(
+            sa.select(self.reader).order_by(c.position, c.reader)
+        ).all()
+
+    def add_reader(
+        self, connection: Connection, reader: str, offset: Offset, at: float
+    ) -> None:
+        """Keep events for one more reader."""
+        row = {"reader": reader, **offset._asdict(), "at": at}
+        connection.execute(self.reader.insert().values(row))
+
+    def move_reader(
+        self, connection: Connection, reader: str, offset: Offset, at: float
+    ) -> bool:
+        """Note how far a reader has committed; say whether there is one."""
+        moved = self.reader.update().where(self.reader.c.reader == reader)
+        values = {**offset._asdict(), "at": at}
+        return bool(connection.execute(moved.values(values)).rowcount)
+
+    def delete_reader(self, connection: Connection, reader: str) -> bool:
+        """Forget a reader; say whether there was one."""
+        mine = self.reader.c.reader == reader
+        return bool(connection.execute(self.reader.delete().where(mine)).rowcount)
+
+    # --- trimming --------------------------------------------------------------------
+
+    def note_passed(self, connection: Connection, at: float, every: float) -> None:
+        """Note how far all readers are now, not more often than `every` seconds."""
+        last = connection.scalar(sa.select(sa.func.max(self.passed.c.at)))
+        if last is not None and at < last + every:
+            return
+        slowest = connection.scalar(sa.select(sa.func.min(self.reader.c.position)))
+        if slowest is not None:
+            row = {"at": at, "position": slowest}
+            connection.execute(self.passed.insert().values(row))
+
+    def passed_at(self, connection: Connection, at: float) -> int:
+        """Return which position all readers had passed at a time; 0: not known."""
+        c = self.passed.c
+        found = connection.scalar(sa.select(sa.func.max(c.position)).where(c.at <= at))
+        slowest = connection.scalar(sa.select(sa.func.min(self.reader.c.position)))
+        return min(found or 0, slowest or 0)
+
+    def trim(self, connection: Connection, through: int) -> int:
+        """Delete a portion of the events up to a position; return how many."""
+        c = self.event.c
+        oldest = sa.select(c.position).where(c.position <= through)
+        some = oldest.order_by(c.position).limit(_PORTION).subquery()
+        last = connection.scalar(sa.select(sa.func.max(some.c.position)))
+        if last is None:
+            return 0
+        deleted = connection.execute(self.event.delete().where(c.position <= last))
+        connection.execute(self.head.update().values(trimmed=last))
+        return deleted.rowcount
+
+    def forget_ids(self, connection: Connection, before: float, trimmed: int) -> None:
+        """Delete a portion of the ids of events that are gone, and of old marks."""
+        c = self.key.c
+        old = sa.select(c.position).where(c.position <= trimmed, c.at < before)
+        some = old.order_by(c.position).limit(_PORTION).scalar_subquery()
+        connection.execute(self.key.delete().where(c.position.in_(some)))
+
+    def forget_marks(self, connection: Connection, before: float) -> None:
+        """Delete the notes of who had passed what that no trim needs any more."""
+        c = self.passed.c
+        newest = sa.select(sa.func.max(c.at)).where(c.at <= before).scalar_subquery()
+        connection.execute(self.passed.delete().where(c.at < newest))
