@@ -7,6 +7,9 @@ that start with `#` are skipped:
     job      3f0c8f6f0b5a4a0f9a5be2b6c7d1e8f2   orders
     operator 8b1d2c3e4f5061728394a5b6c7d8e9f0
     viewer   c0ffee00c0ffee00c0ffee00c0ffee00
+    producer 5e1f0a9b8c7d6e5f4a3b2c1d0e9f8a7b   shop
+
+A producer may send events to a gateway and nothing else; its word is its own name.
 
 A token has 16 to 512 ASCII characters, and one line. To rotate one, add its successor
 as a second line, restart, move the callers, and delete the first.
@@ -34,6 +37,7 @@ class Role(Word):
     EXECUTOR = "executor"
     OPERATOR = "operator"
     VIEWER = "viewer"
+    PRODUCER = "producer"
 
 
 MAY: Final[dict[str, frozenset[Role]]] = {
@@ -50,13 +54,17 @@ MAY: Final[dict[str, frozenset[Role]]] = {
     "drop": frozenset({Role.OPERATOR}),
     "whoami": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
     "metrics": frozenset({Role.OPERATOR, Role.VIEWER}),
+    "post events": frozenset({Role.PRODUCER}),
 }
 """Which roles may do what; health checks need none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `role` None is anybody, where the participant was told insecure."""
+    """Who asks. `role` None is anybody, where the participant was told insecure.
+
+    `application` is what its token is bound to; of a producer, its own name.
+    """
 
     role: Role | None
     application: str | None = None
@@ -157,7 +165,7 @@ def _read_line(words: list[str], where: str) -> tuple[bytes, Caller]:
         raise ConfigurationError(f"{where}: expected `role token [application]`")
     if words[0] not in set(map(str, Role)):
         raise ConfigurationError(
-            f"{where}: the role must be job, executor, operator or viewer"
+            f"{where}: the role must be job, executor, operator, viewer or producer"
         )
     if not (16 <= len(words[1]) <= 512 and words[1].isascii()):
         raise ConfigurationError(f"{where}: a token has 16 to 512 ASCII characters")
@@ -165,6 +173,10 @@ def _read_line(words: list[str], where: str) -> tuple[bytes, Caller]:
         application = check_application(words[2]) if len(words) > 2 else None
     except ValueError as error:
         raise ConfigurationError(f"{where}: {error}") from None
+    if words[0] == Role.PRODUCER and application is None:
+        raise ConfigurationError(
+            f"{where}: a producer needs a name: its ids are its own"
+        )
     return _digest(words[1]), Caller(Role(words[0]), application)
 
 

@@ -1,0 +1,203 @@
+"""A gateway: what it answers to producers, and that 202 means kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from support.branches import TRACE
+from support.databases import url
+from werkzeug.test import TestResponse
+
+from tracing_2pc.core.access import TokenGate
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.http.events import events_blueprint
+from tracing_2pc.inbox import Inbox, Offset
+
+__all__ = ["url"]
+
+NDJSON = "application/x-ndjson"
+SHOP, OTHER, JOB = (
+    "shop-token-0123456789",
+    "other-token-123456789",
+    "job-token-123456789",
+)
+TOKENS = f"producer {SHOP} shop\nproducer {OTHER} other\njob {JOB}\n"
+LONG = "x" * 2_000
+
+
+class Gateway:
+    """A gateway, as its producers see it."""
+
+    def __init__(self, inbox: Inbox, folder: Path, **options: Any) -> None:
+        self.inbox = inbox
+        tokens = folder / "tokens"
+        tokens.write_text(TOKENS)
+        app = Flask(__name__)
+        app.register_blueprint(events_blueprint(inbox, tokens=tokens, **options))
+        self.client = app.test_client()
+
+    def post(
+        self,
+        body: Any,
+        kind: str = "application/json",
+        token: str = SHOP,
+        **headers: str,
+    ) -> TestResponse:
+        text = body if isinstance(body, (str, bytes)) else json.dumps(body)
+        given = {"Authorization": f"Bearer {token}", **headers}
+        return self.client.post("/events", data=text, content_type=kind, headers=given)
+
+    def kept(self) -> list[tuple[str, str, str]]:
+        events = self.inbox.read(Offset(), self.inbox.end())
+        return [(one.producer, one.id, one.body) for one in events]
+
+
+@pytest.fixture
+def inbox(url: str) -> Iterator[Inbox]:
+    inbox = Inbox(url)
+    yield inbox
+    inbox.close()
+
+
+@pytest.fixture
+def gateway(inbox: Inbox, tmp_path: Path) -> Gateway:
+    return Gateway(inbox, tmp_path, max_body_bytes=1_000, max_events=3)
+
+
+def event(name: str, payload: Any = 1) -> dict[str, Any]:
+    return {"id": name, "payload": payload}
+
+
+def test_one_event(gateway):
+    """202 with its position when it is kept; again 202, and it is stored once."""
+    first, again = gateway.post(event("a")), gateway.post(event("a"))
+    assert (first.status_code, first.json) == (
+        202,
+        {"id": "a", "position": 1, "new": True},
+    )
+    assert (again.status_code, again.json) == (
+        202,
+        {"id": "a", "position": 1, "new": False},
+    )
+    assert gateway.kept() == [("shop", "a", "1")]
+
+
+@pytest.mark.parametrize("kind", ["application/json", NDJSON])
+def test_several_events(gateway, kind):
+    """As a list, or one a line; in their order."""
+    texts = [
+        '{"payload": {"b": 1.10, "a": [] }, "id":"x"}',
+        '{"id": "y","payload":null}',
+    ]
+    body = f"[{' , '.join(texts)}]" if kind != NDJSON else "\r\n".join([*texts, "", ""])
+    answer = gateway.post(body, kind)
+    assert answer.status_code == 202
+    assert [e["position"] for e in answer.json["events"]] == [1, 2]
+    assert gateway.kept() == [
+        ("shop", "x", '{"b": 1.10, "a": [] }'),
+        ("shop", "y", "null"),
+    ]
+
+
+def test_each_producer_has_its_own_ids(gateway):
+    """Its name is its token's."""
+    assert gateway.post(event("a", 1)).status_code == 202
+    assert gateway.post(event("a", 2), token=OTHER).json["new"]
+    assert [kept[0] for kept in gateway.kept()] == ["shop", "other"]
+
+
+def test_an_id_by_a_header(gateway):
+    """Where the body has none."""
+    answer = gateway.post({"payload": 1}, **{"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json["id"]) == (202, "k")
+
+
+def test_other_content_under_an_id_is_a_conflict(gateway):
+    """409; order of keys and white space are no other content."""
+    gateway.post('{"id": "a", "payload": {"x": 1, "y": 2}}')
+    assert gateway.post('{"payload":{"y":2,"x":1},"id":"a"}').status_code == 202
+    answer = gateway.post([event("b"), event("a", {"x": 1})])
+    assert answer.status_code == 409
+    assert "'a' of shop is stored with other content" in answer.json["detail"]
+    assert len(gateway.kept()) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "said"),
+    [
+        ("{", "application/json", 400, "it is not JSON"),
+        ("[]", "application/json", 400, "there is no event"),
+        ("[1]", "application/json", 400, "event 1: expected an object"),
+        ([event("a"), {"id": "b"}], "application/json", 400, "event 2: payload"),
+        ({"payload": 1}, "application/json", 400, "id: expected a text"),
+        ({"id": 7, "payload": 1}, "application/json", 400, "id: expected a text"),
+        (event("a\n"), "application/json", 400, "id: expected 1 to 200 printable"),
+        ({**event("a"), "time": 1}, "application/json", 400, "'time' is no member"),
+        ('{"id": "a", "id": "b", "payload": 1}', "application/json", 400, "twice"),
+        ('{"id": "a", "payload": NaN}', "application/json", 400, "NaN"),
+        ('{"id": "a", "payload": 1}\n{', NDJSON, 400, "line 2: it is not JSON"),
+        (b'{"id": "\xff", "payload": 1}', "application/json", 400, "it is not JSON"),
+        (event("a"), "text/plain", 415, "Content-Type: send application/json"),
+        (event("a", LONG), "application/json", 413, "1000 are taken"),
+        ([event(str(n)) for n in range(4)], "application/json", 413, "4 events, 3"),
+    ],
+)
+def test_what_is_wrong_is_said(gateway, body, kind, status, said):
+    """With the field and the line; nothing of that request is stored."""
+    answer = gateway.post(body, kind)
+    assert (answer.status_code, answer.mimetype) == (status, "application/problem+json")
+    assert said in answer.json["detail"]
+    assert gateway.kept() == []
+
+
+@pytest.mark.parametrize(
+    ("token", "status"), [("", 401), ("nobody-knows-this-one", 401), (JOB, 403)]
+)
+def test_only_producers_send_events(gateway, token, status):
+    """A job may not, and a producer may do nothing else."""
+    assert gateway.post(event("a"), token=token).status_code == status
+    asked = gateway.client.get("/metrics", headers={"Authorization": f"Bearer {SHOP}"})
+    assert asked.status_code == 403
+
+
+def test_it_says_whether_it_is_up(gateway, inbox, monkeypatch):
+    """And 503, to be asked again, while its database does not answer."""
+    assert gateway.client.get("/health").json == {"status": "UP"}
+    assert gateway.client.get("/health/live").status_code == 200
+
+    def down(*_: object) -> None:
+        raise sa.exc.OperationalError("", {}, OSError("no route"))
+
+    sa.event.listen(inbox._database.durable_engine, "begin", down)
+    answers = [gateway.client.get("/health"), gateway.post(event("a"))]
+    assert [answer.status_code for answer in answers] == [503, 503]
+    assert [answer.headers["Retry-After"] for answer in answers] == ["1", "1"]
+    assert gateway.client.get("/health/live").status_code == 200
+
+
+def test_too_many_waiting_are_refused(url, tmp_path):
+    """429: later."""
+    inbox = Inbox(url, most_waiting=0)
+    answer = Gateway(inbox, tmp_path).post(event("a"))
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+    inbox.close()
+
+
+def test_the_trace_of_an_event_is_kept(gateway, inbox):
+    """It goes on with the producer's."""
+    gateway.post(event("a"), **TRACE)
+    (kept,) = inbox.read(Offset(), inbox.end())
+    assert kept.carrier["traceparent"].split("-")[1] == "a" * 32
+
+
+@pytest.mark.parametrize("line", [f"producer {SHOP}", f"producer {SHOP} A_b"])
+def test_a_producer_has_a_name(line):
+    """Its ids are unique by it."""
+    with pytest.raises(ConfigurationError, match="line 1"):
+        TokenGate([line], "tokens")

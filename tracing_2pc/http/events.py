@@ -1,0 +1,239 @@
+"""A gateway's routes: events come in by HTTP, and 202 says that they are on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import sqlalchemy as sa
+from flask import Blueprint, Request, Response, jsonify, request
+
+from tracing_2pc.core import content
+from tracing_2pc.core.access import Caller
+from tracing_2pc.core.errors import ConfigurationError, MalformedError
+from tracing_2pc.core.model import Carrier
+from tracing_2pc.core.settings import check_name
+from tracing_2pc.http.error_responses import Problem
+from tracing_2pc.http.views import Views, gate_of
+from tracing_2pc.inbox.event import NewEvent, Stored, digest_of
+from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
+from tracing_2pc.participant.json_lines import strict_json
+from tracing_2pc.participant.metrics import Measured
+from tracing_2pc.store.engines.database import describe_error
+from tracing_2pc.tracing.spans import set_status
+
+ACCEPTED: Final = 202
+
+JSON: Final = "application/json"
+_MEMBERS: Final = {"id", "payload"}
+_BY_HEADER: Final = "Idempotency-Key"
+_ANYBODY: Final = "local"
+"""The producer where no tokens are asked for."""
+
+_DECODER: Final = json.JSONDecoder()
+_SPACE: Final = " \t\r\n"
+
+logger = logging.getLogger(__name__)
+
+
+def events_blueprint(
+    inbox: Inbox,
+    *,
+    tokens: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
+    also: AlsoDo | None = None,
+    max_body_bytes: int = 8 << 20,
+    max_events: int = 5_000,
+    trust_inbound: bool = True,
+    name: str = "gateway",
+) -> Blueprint:
+    """Return the routes that let producers send events into an inbox.
+
+    `POST /events` takes `{"id": …, "payload": …}`, a list of them, or one a line
+    (`application/x-ndjson`). 202 says that all of them are on disk; any other answer,
+    or none, that the producer sends the same again: an id is stored once. A request is
+    taken whole or not at all, and never fails another's.
+
+    Args:
+        inbox: where they are kept.
+        tokens: path of the tokens file, for lines `producer TOKEN NAME`; by default
+            the setting `tokens_file`, which `TPC_TOKENS_FILE` sets.
+        insecure: answer every process of this machine, and no other, without tokens.
+        also: own work in the transaction that stores a request's events; see
+            `Inbox.store`.
+        max_body_bytes: larger bodies are refused before they are read.
+        max_events: of one request.
+        trust_inbound: go on with the trace that a request brings.
+        name: of the blueprint and, in traces, of the gateway.
+
+    Raises:
+        ConfigurationError: no tokens, or a name that is none.
+    """
+    try:
+        check_name(name, "gateway")
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    gate, measured = gate_of(tokens, insecure=insecure), Measured(inbox.gauges)
+    limits = (max_body_bytes, max_events)
+    views = _Events(gate, name, trust_inbound, measured, inbox, also, *limits)
+    try:
+        inbox.open()
+    except sa.exc.OperationalError as error:
+        why = describe_error(error)
+        logger.warning("the inbox's database does not answer yet: %s", why)
+    return views.blueprint()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Events(Views):
+    inbox: Inbox
+    also: AlsoDo | None
+    max_body_bytes: int
+    max_events: int
+
+    def blueprint(self) -> Blueprint:
+        made = self.made()
+        post = partial(made.post, provide_automatic_options=False)
+        get = partial(made.get, provide_automatic_options=False)
+        post("/events")(self.events)
+        get("/health")(self.health)
+        return made
+
+    def events(self) -> Response:
+        with self.serving("events", "post events") as (caller, step):
+            carrier = self.carrier()
+            is_one, new = _read(request, self.max_body_bytes, self.max_events, carrier)
+            step.set("tpc.inbox.events", len(new))
+            try:
+                stored = self.inbox.store(_producer(caller), new, self.also)
+            except BusyError as error:
+                raise Problem(429, str(error), headers={"Retry-After": "1"}) from None
+            set_status(step, ACCEPTED, error=False)
+            return _answer(stored, is_one=is_one), ACCEPTED  # type: ignore[return-value]
+
+    def health(self) -> Response:
+        self.ready()
+        return jsonify(status="UP")
+
+    def ready(self) -> Response:
+        self.inbox.end()
+        return jsonify(status="ready")
+
+
+def _producer(caller: Caller) -> str:
+    return caller.application or _ANYBODY
+
+
+def _answer(stored: list[Stored], *, is_one: bool) -> Response:
+    """Say of each event where it is, and whether it was there before."""
+    events = [{"id": s.id, "position": s.position, "new": s.is_new} for s in stored]
+    return jsonify(events[0]) if is_one else jsonify(events=events)
+
+
+def _read(
+    request: Request, limit: int, most: int, carrier: Carrier
+) -> tuple[bool, list[NewEvent]]:
+    """Read the events of a request, and say whether it is one by itself."""
+    length = request.content_length
+    if length is None:
+        raise Problem(411, "send Content-Length")
+    if length > limit:
+        raise Problem(413, f"the body has {length} bytes, {limit} are taken: send less")
+    text = request.stream.read(length)
+    if len(text) < length:
+        raise Problem(400, "the body ended before its Content-Length")
+    is_one, parts = False, _lines(text)
+    if request.mimetype != content.NDJSON:
+        if request.mimetype != JSON:
+            detail = f"Content-Type: send {JSON} or {content.NDJSON}"
+            raise Problem(415, detail)
+        is_one, parts = _document(text)
+    key = request.headers.get(_BY_HEADER) if is_one else None
+    events = [_event(where, part, key, carrier) for where, part in parts]
+    if not events:
+        raise Problem(400, "there is no event in the body")
+    if len(events) > most:
+        raise Problem(413, f"{len(events)} events, {most} are taken: send fewer")
+    return is_one, events
+
+
+def _lines(text: bytes) -> Iterator[tuple[str, bytes]]:
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if line.strip():
+            yield f"line {number}: ", line
+
+
+def _document(text: bytes) -> tuple[bool, Iterator[tuple[str, bytes]]]:
+    """Say whether it is one event, and cut a list into its events' own texts."""
+    if not text.lstrip().startswith(b"["):
+        return True, iter([("", text)])
+    _strict("", text)
+    items = _items(text.decode())
+    named = ((f"event {n}: ", item.encode()) for n, item in enumerate(items, 1))
+    return False, named
+
+
+def _event(where: str, text: bytes, key: str | None, carrier: Carrier) -> NewEvent:
+    item = _strict(where, text)
+    if not isinstance(item, dict):
+        raise Problem(400, f"{where}expected an object with id and payload")
+    if unknown := sorted(item.keys() - _MEMBERS):
+        detail = f"{where}{unknown[0][:40]!r} is no member of an event: id, payload"
+        raise Problem(400, detail)
+    if "payload" not in item:
+        raise Problem(400, f"{where}payload is missing")
+    name = item.get("id", key)
+    if not isinstance(name, str):
+        raise Problem(400, f"{where}id: expected a text, in the body or {_BY_HEADER}")
+    body = _members(text.decode())["payload"]
+    try:
+        return NewEvent(name, body, digest_of(item["payload"]), carrier)
+    except MalformedError as error:
+        raise Problem(400, f"{where}{error}") from None
+
+
+def _strict(where: str, text: bytes) -> Any:
+    try:
+        return strict_json(text)
+    except ValueError as error:
+        known = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+        why = str(error) if known else "it is not JSON"
+        raise Problem(400, f"{where}{why}") from None
+
+
+def _members(text: str) -> Mapping[str, str]:
+    """Return an object's members as they are written: numbers keep their digits."""
+    found, at = {}, _skip(text, _skip(text, 0) + 1)
+    while text[at] != "}":
+        name, at = _DECODER.raw_decode(text, at)
+        first = _skip(text, _skip(text, at) + 1)
+        _, at = _DECODER.raw_decode(text, first)
+        found[name] = text[first:at]
+        at = _after_comma(text, at)
+    return found
+
+
+def _items(text: str) -> Iterator[str]:
+    """Yield a list's items as they are written."""
+    at = _skip(text, _skip(text, 0) + 1)
+    while text[at] != "]":
+        first = at
+        _, at = _DECODER.raw_decode(text, first)
+        yield text[first:at]
+        at = _after_comma(text, at)
+
+
+def _after_comma(text: str, at: int) -> int:
+    at = _skip(text, at)
+    return _skip(text, at + 1) if text[at] == "," else at
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at] in _SPACE:
+        at += 1
+    return at

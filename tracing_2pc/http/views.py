@@ -1,0 +1,227 @@
+"""What all routes share: who is admitted, the span, the answer, the rest of a body.
+
+A participant's are in `server.py`, a gateway's in `events.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from flask import Blueprint, Response, g, jsonify, request
+from opentelemetry import context as contexts
+from werkzeug.exceptions import HTTPException
+
+from tracing_2pc.core.access import Caller, Gate, LoopbackGate, TokenGate
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
+from tracing_2pc.core.model import Carrier
+from tracing_2pc.core.ports import Step
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import ASK_AGAIN
+from tracing_2pc.http.auth import admit
+from tracing_2pc.http.error_responses import (
+    PROBLEM,
+    problem_of,
+    refusal_of,
+    result_of,
+)
+from tracing_2pc.http.time_limits import TimedInput
+from tracing_2pc.participant.body import CHUNK
+from tracing_2pc.participant.metrics import Measured, record_request
+from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.propagation import extract, storable_context
+from tracing_2pc.tracing.sdk import lifecycle, prometheus
+from tracing_2pc.tracing.spans import server_span, set_status
+
+_UNREAD: Final = 1 << 16
+"""Bytes that are read and dropped for a caller who was not admitted."""
+
+_LINGER: Final = 64 << 20
+"""Bytes of a body that was too large, read after the answer and dropped."""
+
+_LOST: Final = (RefusalError, HTTPException, OSError)
+"""What reading a body raises when its client has hung up, or is late."""
+
+logger = logging.getLogger(__name__)
+
+
+def gate_of(tokens: str | os.PathLike[str] | None, *, insecure: bool) -> Gate:
+    """Return who is admitted.
+
+    Raises:
+        ConfigurationError: no tokens, and not insecure; or both.
+    """
+    if insecure and tokens is not None:
+        raise ConfigurationError("give tokens or insecure=True, not both")
+    if insecure:
+        logger.warning("insecure participant: every process of this machine may commit")
+        return LoopbackGate()
+    path = tokens or Settings.load().tokens_file
+    if not path:
+        raise ConfigurationError(
+            "a participant needs tokens: run `tracing-2pc init` to make a tokens file "
+            "and name it in TPC_TOKENS_FILE; or say insecure=True to answer this "
+            "machine only"
+        )
+    return TokenGate.read(Path(path))
+
+
+@dataclasses.dataclass(frozen=True)
+class Views:
+    """Routes of one blueprint.
+
+    Args:
+        gate: who is admitted.
+        name: of the blueprint and, in traces, of the service.
+        trust_inbound: go on with the trace that a request brings.
+        measured: the gauges of what is served.
+    """
+
+    gate: Gate
+    name: str
+    trust_inbound: bool
+    measured: Measured
+
+    def made(self) -> Blueprint:
+        """Return a blueprint with what every service answers, and what is measured."""
+        made = Blueprint(self.name, __name__)
+        get = partial(made.get, provide_automatic_options=False)
+        get("/health/live")(self.live)
+        get("/health/ready")(self.ready)
+        get("/metrics")(self.metrics)
+        made.register_error_handler(Exception, refuse)
+        made.before_request(self.start)
+        made.after_request(self.record)
+        made.after_request(drain)
+        return made
+
+    def ready(self) -> Response:
+        """Say that requests can be served now, or raise."""
+        raise NotImplementedError
+
+    def live(self) -> Response:
+        """Say that this process answers."""
+        return jsonify(status="live")
+
+    def metrics(self) -> Response:
+        """Write what Prometheus reads."""
+        self.admit("metrics")
+        text = self.measured.exposition()
+        return Response(text, content_type=prometheus.CONTENT_TYPE)
+
+    def start(self) -> None:
+        """Begin a request: its time, its body's limits, this worker's exporters."""
+        g.tpc_body = TimedInput(request.environ)
+        request.environ["wsgi.input"] = g.tpc_body
+        lifecycle.start(self.name)
+        instruments.start(self.name, scraped=True)
+        g.tpc_since = time.monotonic()
+
+    def record(self, response: Response) -> Response:
+        """Measure what an admitted caller asked for; others move no numbers."""
+        if g.get("tpc_admitted"):
+            phase = str(request.url_rule).rpartition("/")[2]
+            seconds = time.monotonic() - g.tpc_since
+            result = result_of(response.status_code)
+            record_request(phase, self.name, result, seconds, g.tpc_inside)
+        return response
+
+    @contextlib.contextmanager
+    def serving(self, asked: str, action: str) -> Iterator[tuple[Caller, Step]]:
+        """Open the span of a request, and admit its caller."""
+        g.tpc_sent = headers = Carrier(request.headers)
+        name = f"{request.method} {request.url_rule}"
+        about = {
+            "tpc.request": asked,
+            "tpc.participant": self.name,
+            "http.request.method": request.method,
+            "http.route": str(request.url_rule),
+            "url.path": request.path,
+            "url.scheme": request.scheme,
+        }
+        with server_span(name, headers, about, trusted=self.trust_inbound) as step:
+            try:
+                yield self.admit(action), step
+                return
+            except Exception as error:  # noqa: BLE001 - a refusal is no error of ours
+                problem, kind = problem_of(error), type(error)
+                set_status(step, problem.status, error=problem.status >= 500)
+                if problem.status >= 500 and not issubclass(kind, RefusalError):
+                    step.set("error.type", kind.__name__)
+        raise problem
+
+    def carrier(self) -> Carrier:
+        """Return the caller's trace context at rest, or ours: it sent none, or lies."""
+        if self.trust_inbound:
+            sent = storable_context(extract(g.tpc_sent))
+            if "traceparent" in sent:
+                return sent
+        return storable_context()
+
+    def admit(self, action: str) -> Caller:
+        """Admit the caller of the request under way, or raise `Problem`."""
+        caller = admit(self.gate, action, request.headers.items(), request.remote_addr)
+        g.tpc_admitted = True
+        remember_context()
+        self.check_form()
+        return caller
+
+    def check_form(self) -> None:
+        """Refuse a request that an admitted caller has not put in its form."""
+
+
+def remember_context() -> None:
+    """Keep the context of the request's span for `refuse`, which comes after it."""
+    g.tpc_inside = contexts.get_current()
+
+
+def refuse(error: Exception) -> Response:
+    """Turn an error into a problem document that gives nothing away."""
+    # The request's span is over; its ids belong into the log record.
+    token = contexts.attach(g.get("tpc_inside", contexts.get_current()))
+    try:
+        problem = problem_of(error)
+    finally:
+        contexts.detach(token)
+    if "tpc_transaction" in g:
+        problem.fields.setdefault("transaction_id", g.tpc_transaction)
+    # "Not now" is 503 or 425, and no vote.
+    is_no = 400 <= problem.status < 500 and refusal_of(problem.status) not in ASK_AGAIN
+    if is_no and request.path.endswith("/prepare"):
+        problem.fields.setdefault("vote", "abort")
+    text = json.dumps(problem.document())
+    return Response(text, problem.status, problem.headers, mimetype=PROBLEM)
+
+
+def drain(response: Response) -> Response:
+    """Read what is left of a body, so that the client gets to reading the answer.
+
+    A connection that is closed over unread bytes is reset, and the answer with it. A
+    body that is too large is read after the answer, for clients that send first.
+    """
+    body: TimedInput = g.tpc_body
+    if response.status_code == 413:
+        response.call_on_close(lambda: _drop(body, _LINGER))
+    elif g.get("tpc_admitted"):
+        _drop(body, body.left)
+    else:
+        with contextlib.suppress(*_LOST):
+            body.linger(_UNREAD)
+        body.hang_up()
+    return response
+
+
+def _drop(body: TimedInput, most: int) -> None:
+    left = min(body.left, most)
+    with contextlib.suppress(*_LOST):
+        while left and (piece := body.read(min(left, CHUNK))):
+            left -= len(piece)
+    body.hang_up()
