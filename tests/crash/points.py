@@ -9,8 +9,10 @@ from crash.kinds import KINDS
 from crash.roles import AFTER_TASKS, BEFORE_TASKS
 from tracing_2pc.core.names import FAILPOINTS
 
-HERE = {point: None for point in FAILPOINTS if not point.startswith("relay.")}.keys()
-"""Failpoints that need no broker; `brokers/` kills at the others."""
+_ELSEWHERE = ("relay.", "inbox.")
+
+HERE = {p: None for p in FAILPOINTS if not p.startswith(_ELSEWHERE)}.keys()
+"""Failpoints of a job; `brokers/` kills relays, `test_gateway_killed.py` inboxes."""
 
 OUTSIDE = {
     "log.in_commit": "SQLite: the driver dies in the flush of its decision",

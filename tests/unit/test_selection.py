@@ -47,7 +47,9 @@ def test_each_file_is_tried(request, in_ci):
 @pytest.mark.parametrize("point", [*FAILPOINTS, *OUTSIDE])
 def test_each_failpoint_is_tried(in_ci, point):
     """A process is killed there, with one kind of participant at least."""
-    file = "test_kafka.py" if point.startswith("relay.") else "test_crash.py"
+    room = point.partition(".")[0]
+    elsewhere = {"relay": "test_kafka.py", "inbox": "test_gateway_killed.py"}
+    file = elsewhere.get(room, "test_crash.py")
     assert [n for n in in_ci if file in n and n.endswith(f"[{point}]")]
 
 

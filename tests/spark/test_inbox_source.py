@@ -1,0 +1,143 @@
+"""Spark reads an inbox: each event once, in the same batch whenever it is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.branches import TRACE
+
+from tracing_2pc.core.model import Carrier
+from tracing_2pc.inbox import Inbox, NewEvent
+from tracing_2pc.inbox.event import digest_of
+from tracing_2pc.spark.inbox_source import InboxSource
+
+pytestmark = pytest.mark.ci
+
+
+class Query:
+    """A query that notes the ids of each batch, and may fail in one."""
+
+    def __init__(self, spark: Any, inbox: Inbox, folder: Path, url: str) -> None:
+        spark.dataSource.register(InboxSource)
+        self._spark = spark
+        self._folder = folder
+        self._options = {"url": url, "reader": "numbers"}
+        self.inbox = inbox
+        self.batches: list[tuple[int, list[str]]] = []
+
+    def run(self, *, fails_at: int | None = None, **options: str) -> None:
+        """Read what is there, and end; from the checkpoint on, if there is one."""
+
+        def note(frame: Any, number: int) -> None:
+            rows = sorted(frame.select("position", "id").collect())
+            self.batches.append((number, [row.id for row in rows]))
+            if number == fails_at:
+                raise RuntimeError("the job dies here")
+
+        stream = self._spark.readStream.format("tpc_inbox")
+        writer = stream.options(**{**self._options, **options}).load().writeStream
+        checkpoint = str(self._folder / "checkpoint")
+        query = (
+            writer.foreachBatch(note)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    def add(self, *names: str) -> None:
+        carrier = {"carrier": Carrier(TRACE)}
+        self.inbox.store(
+            "shop", [NewEvent(n, "{}", digest_of({}), **carrier) for n in names]
+        )
+
+
+@pytest.fixture
+def query(spark: Any, tmp_path: Path) -> Iterator[Query]:
+    url = f"sqlite:///{tmp_path}/inbox.db"
+    inbox = Inbox(url)
+    yield Query(spark, inbox, tmp_path, url)
+    inbox.close()
+
+
+def test_each_event_is_read_once(query):
+    """In batches of so many, through a job that fails after a batch was read, and
+    what comes meanwhile is no part of the batch that is replayed."""
+    query.add("a", "b", "c", "d", "e")
+    with pytest.raises(Exception, match="the job dies here"):
+        query.run(maxEventsPerTrigger="2", fails_at=1)
+    query.add("f")
+    query.run(maxEventsPerTrigger="3")
+    assert query.batches == [
+        (0, ["a", "b"]),
+        (1, ["c", "d"]),
+        (1, ["c", "d"]),
+        (2, ["e", "f"]),
+    ]
+    query.add("g")
+    query.run()  # Spark says that a batch is over when it plans the next one
+    (reader,) = query.inbox.readers()
+    assert (query.batches[-1], reader.reader, reader.position) == (
+        (3, ["g"]),
+        "numbers",
+        6,
+    )
+
+
+def test_an_inbox_that_is_another_one_ends_the_query(query, tmp_path):
+    """In one sentence, before anything is read."""
+    query.add("a", "b")
+    query.run()
+    query.inbox.close()
+    for file in tmp_path.glob("inbox.db*"):
+        file.unlink()
+    query.inbox = Inbox(f"sqlite:///{tmp_path}/inbox.db")
+    query.add("other")
+    with pytest.raises(Exception, match="position 2 was read, and it ends at 1"):
+        query.run()
+
+
+def test_columns(spark, query, tmp_path):
+    """What an event was, and when, and where its trace is; split among tasks."""
+    query.add(*(f"{n:04}" for n in range(2_500)))
+    stream = spark.readStream.format("tpc_inbox").options(
+        url=f"sqlite:///{tmp_path}/inbox.db", reader="other", partitions="3"
+    )
+    found: list[Any] = []
+
+    def keep(frame: Any, _: int) -> None:
+        assert frame.rdd.getNumPartitions() == 3
+        found.extend(frame.orderBy("position").collect())
+
+    running = stream.load().writeStream.foreachBatch(keep).trigger(availableNow=True)
+    running.option("checkpointLocation", f"{tmp_path}/other").start().awaitTermination()
+    assert [row.id for row in found] == [f"{n:04}" for n in range(2_500)]
+    last = found[-1]
+    assert (last.position, last.producer, last.body) == (2_500, "shop", "{}")
+    assert last.carrier == dict(TRACE)
+    (kept,) = query.inbox.read(
+        query.inbox.offset_at(query.inbox.start(), 2_499), query.inbox.end()
+    )
+    assert abs(last.time.timestamp() - kept.at) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"maxEventsPerTrigger": "0"}, "option maxEventsPerTrigger: '0'"),
+        ({"reader": "a b"}, "option reader: reader name 'a b'"),
+        ({"since": "x"}, "option since: an inbox has none"),
+        ({"startingOffsets": "now"}, "neither earliest nor latest"),
+    ],
+)
+def test_wrong_options_are_said(query, options, said):
+    """Before anything is read."""
+    query.add("a")
+    with pytest.raises(Exception, match=said):
+        query.run(**options)
