@@ -386,8 +386,11 @@ def test_a_relay_that_lost_the_lease_publishes_no_further(
     assert topic.transactions() == ["orders.1.1"]
 
 
-def test_what_is_stored_in_part_is_not_published(world: World, topic: Topic) -> None:
+def test_what_is_stored_in_part_is_not_published(
+    world: World, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waits, in order: a person sees how much of it is there."""
+    monkeypatch.setattr(blocks, "_BLOCK", 1)
     batches(world, 1, 2)
     with database_of(world.resource).decide("") as connection:
         connection.execute(sa.text("DELETE FROM outbox_tpc WHERE tpc_row = 1"))

@@ -188,22 +188,30 @@ class Publications(Queue):
         for branch in branches:
             task, read = BranchId(branch.partition, branch.task_attempt), 0
             prefix = str(RequestKey(transaction, task, 0))[:-1]
-            while blocks := self._page(branch.tag, read):
-                for block in blocks:
-                    for topic, key, value, headers in read_block(block):
-                        named = (*headers, ("tpc-key", f"{prefix}{read}"), *own)
-                        yield Message(topic, key, value, named)
-                        read += 1
+            for first, block in self._blocks(branch.tag):
+                if first != read:  # one before it is not there
+                    break
+                for topic, key, value, headers in read_block(block):
+                    named = (*headers, ("tpc-key", f"{prefix}{read}"), *own)
+                    yield Message(topic, key, value, named)
+                    read += 1
             if read != branch.rows:
                 detail = f"{transaction}: {read} of {branch.rows} messages are stored"
                 raise LookupError(detail)
 
-    def _page(self, tag: int, first: int) -> Sequence[str]:
-        """Read a branch's blocks from a message on, in a transaction of their own."""
-        r = self.request.c
-        page = sa.select(r.body).where(r.tpc_tag == tag, r.tpc_row >= first)
-        with self._database.read() as connection:
-            return connection.scalars(page.order_by(r.tpc_row).limit(_PAGE)).all()
+    def _blocks(self, tag: int) -> Iterator[tuple[int, str]]:
+        """Read a branch's blocks, each with its first message's number, in pages."""
+        r, first = self.request.c, 0
+        page = sa.select(r.tpc_row, r.body).order_by(r.tpc_row).limit(_PAGE)
+        while True:
+            with self._database.read() as connection:
+                some = page.where(r.tpc_tag == tag, r.tpc_row >= first)
+                rows = connection.execute(some).all()
+            for number, block in rows:
+                yield number, block
+                first = number + 1
+            if len(rows) < _PAGE:
+                return
 
     def confirm(self, holder: str, position: Position) -> None:
         """Note, durably, that a publication is in; its rows stay until it is seen."""
@@ -265,12 +273,8 @@ class Publications(Queue):
             of = sa.select(self.queue.c.tag).where(self.queue.c.published > 0)
             tags = connection.execute(of).scalars().all()
         for tag in tags:
-            read = 0
-            while blocks := self._page(tag, read):
-                for block in blocks:
-                    topics = [topic for topic, *_ in read_block(block)]
-                    found.update(topics)
-                    read += len(topics)
+            for _, block in self._blocks(tag):
+                found.update(topic for topic, *_ in read_block(block))
                 keep()
         return found
 
