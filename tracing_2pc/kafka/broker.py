@@ -170,8 +170,8 @@ class Broker:
                 yield f"topic {topic}: no right to {', '.join(lacks)}", "grant it"
             config = self._config(ConfigResource.Type.TOPIC, topic)
             replicas = min(len(p.replicas) for p in found.partitions)
-            in_sync = int(config.get("min.insync.replicas", 2))
-            if min(replicas, in_sync) < 2:
+            in_sync = config.get("min.insync.replicas", "unknown")
+            if replicas < 2 or in_sync == "1":
                 why = (
                     f"topic {topic}: replicas {replicas}, min.insync.replicas {in_sync}"
                 )
@@ -181,7 +181,10 @@ class Broker:
                 )
             if config.get("unclean.leader.election.enable") == "true":
                 why = f"topic {topic}: unclean.leader.election.enable is true"
-                yield f"{why}: a replica that is behind takes records back", "set false"
+                yield (
+                    f"{why}: a replica that is behind takes records back",
+                    "set it to false",
+                )
             policy = config.get("cleanup.policy", "compact")
             if topic == position and policy != "compact":
                 why = f"topic {topic}: cleanup.policy is {policy}: the position expires"

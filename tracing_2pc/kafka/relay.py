@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -148,8 +149,7 @@ class KafkaRelay:
         self._refused: list[str] = []
         # By partition: where the transaction under way begins.
         self._firsts: dict[Place, int] = {}
-        # When the publication under way has taken too long; when some of it was taken.
-        self._until = self._taken = 0.0
+        self._until = 0.0  # then the publication under way has taken too long
         # By partition, offsets that readers must pass: those that are looked for, since
         # when and up to which publication; and what came after them.
         self._awaited: dict[Place, int] = {}
@@ -261,9 +261,16 @@ class KafkaRelay:
         if producer is None:
             raise PublishError("nothing was taken over")
         self._refused.clear()
-        self._taken = time.monotonic()
-        self._until = self._taken + self._transaction_timeout
+        self._until = time.monotonic() + self._transaction_timeout
         self._firsts.clear()
+        try:
+            self._publish(producer, publication)
+        # The last is what a callback sees of a producer whose transaction was ended.
+        except (PublishError, KafkaException, SystemError):
+            self._raise_outlasted()
+            raise
+
+    def _publish(self, producer: Producer, publication: Publication) -> None:
         producer.begin_transaction()
         for number, message in enumerate(publication.messages):
             self._produce(producer, publication.keep, message)
@@ -326,7 +333,6 @@ class KafkaRelay:
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
-            self._taken = time.monotonic()
             place, offset = (message.topic(), message.partition()), message.offset()
             self._firsts.setdefault(place, offset)
             self._expected[place] = offset
@@ -336,8 +342,15 @@ class KafkaRelay:
     def _raise_refused(self) -> None:
         if self._refused:
             raise PublishError(f"the broker refuses a message: {self._refused[0]}")
-        now, seconds = time.monotonic(), self._transaction_timeout
-        if now > self._until and now - self._taken < self._timeout:  # it does answer
+        self._raise_outlasted()
+
+    def _raise_outlasted(self) -> None:
+        """Raise if it took too long, unless the broker was not there."""
+        if time.monotonic() <= self._until:
+            return
+        with contextlib.suppress(KafkaException):
+            self._connected().places(self._position_topic)
+            seconds = self._transaction_timeout
             raise OutlastedError(
                 f"it takes longer than transaction_timeout= ({seconds:g} s): raise it, "
                 "and transaction.max.timeout.ms at the broker if that is less",
