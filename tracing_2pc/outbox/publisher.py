@@ -89,6 +89,7 @@ class Publisher(Turns):
         if time.monotonic() - self._asked > LONGEST_PAUSE:
             self._asked = time.monotonic()
             self._ask_what_fits()
+            self._keep_lease()
         if not self._is_taken_over and (pause := self._take_over()):
             return pause
         now = time.monotonic()
