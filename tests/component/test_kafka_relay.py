@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, IsolationLevel
 from support.waiting import AT_ONCE
 
 from tracing_2pc.core.model import Carrier, TransactionId
@@ -32,13 +35,13 @@ class Cluster:
         self.loses = False
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: {"least_bytes": 10_000, "ends": {}}.get(name)
+        return lambda *_: {"least_bytes": 10_000}.get(name)
 
     def last_value(self, _: str) -> bytes | None:
         assert self.is_fenced, "whoever published before is not fenced yet"
         return None
 
-    def stable_ends(self, places: Any) -> dict[tuple[str, int], int]:
+    def ends(self, places: Any, _: Any) -> dict[tuple[str, int], int]:
         return dict.fromkeys(places, self.records - self.open)
 
 
@@ -87,13 +90,17 @@ def test_it_fences_before_it_reads_the_position(cluster):
 
 
 def test_nothing_is_sent_whose_end_is_lost(cluster):
-    """Although the broker says that it has committed it."""
+    """Although the broker says that it has committed it; and nothing behind it."""
     kafka = KafkaRelay("broker:9092", topic="totals", timeout=AT_ONCE)
     kafka.take_over("journal")
     kafka.publish(PUBLICATION)
     cluster.loses = True
     with pytest.raises(broker.UnstableError):
         kafka.publish(PUBLICATION)
+    with pytest.raises(broker.UnstableError):
+        kafka.take_over("journal")
+    cluster.open = 0  # a marker was written for it
+    kafka.take_over("journal")
 
 
 def test_a_position_is_not_read_where_readers_are_held_back(monkeypatch):
@@ -104,3 +111,17 @@ def test_a_position_is_not_read_where_readers_are_held_back(monkeypatch):
     monkeypatch.setattr(asked, "_read", lambda *_: [])
     with pytest.raises(broker.UnstableError):
         asked.last_value("tpc-journal")
+
+
+@pytest.mark.parametrize("ask", ["end", "ends", "last_value"])
+def test_an_offset_that_was_not_said_is_none(monkeypatch, ask):
+    """The client says -1001 where its connection breaks, and raises nothing."""
+    asked = broker.Broker("broker:9092", {}, AT_ONCE)
+    said: Future[Any] = Future()
+    said.set_result(SimpleNamespace(offset=OFFSET_INVALID))
+    admin = SimpleNamespace(list_offsets=lambda where, **_: dict.fromkeys(where, said))
+    monkeypatch.setattr(asked, "_admin", admin)
+    level = IsolationLevel.READ_COMMITTED
+    about = {"end": (*PLACE, level), "ends": ([PLACE], level), "last_value": PLACE[:1]}
+    with pytest.raises(broker.UnstableError):
+        getattr(asked, ask)(*about[ask])

@@ -38,6 +38,9 @@ _NO_TOPIC: Final = frozenset(
 Place: TypeAlias = tuple[str, int]
 """A topic, and the number of a partition."""
 
+GONE: Final = float("inf")
+"""The end of a partition that is not there."""
+
 _REFUSED: Final = _NO_TOPIC | {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_EXCEPTION,
@@ -221,34 +224,48 @@ class Broker:
                 raise
 
     def end(self, topic: str, partition: int, isolation: IsolationLevel) -> int:
-        """Return the offset after the last record: of all, or that readers may see."""
+        """Return the offset after the last record: of all, or that readers may see.
+
+        Raises:
+            KafkaException: the broker does not answer, or there is no such topic.
+            UnstableError: it was not said.
+        """
         asked = {TopicPartition(topic, partition): OffsetSpec.latest()}
-        futures = self._admin.list_offsets(
+        return self._offset(*self._list_offsets(asked, isolation).values())
+
+    def _list_offsets(self, asked: Any, isolation: IsolationLevel) -> Mapping[Any, Any]:
+        futures: Mapping[Any, Any] = self._admin.list_offsets(
             asked, isolation_level=isolation, request_timeout=self._timeout
         )
-        return int(self._ask(futures).offset)
+        return futures
+
+    def _offset(self, future: Any) -> int:
+        offset = int(future.result(self._timeout + 1).offset)
+        if offset < 0:  # so says the client where the connection breaks
+            raise UnstableError("the end of a topic is not known")
+        return offset
 
     def ends(
         self, places: Iterable[Place], isolation: IsolationLevel
     ) -> dict[Place, float]:
-        """Return the offset after each one's last record; infinite for what is gone."""
+        """Return the offset after each one's last record; infinite for what is gone.
+
+        Raises:
+            KafkaException: as `end`.
+            UnstableError: as `end`.
+        """
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
-        futures = self._admin.list_offsets(
-            asked,
-            isolation_level=isolation,
-            request_timeout=self._timeout,
-        )
         return {
             (at.topic, at.partition): self._end_or_gone(future)
-            for at, future in futures.items()
+            for at, future in self._list_offsets(asked, isolation).items()
         }
 
     def _end_or_gone(self, future: Any) -> float:
         try:
-            return float(future.result(self._timeout + 1).offset)
+            return self._offset(future)
         except KafkaException as error:
             if error.args[0].code() in _NO_TOPIC:
-                return float("inf")
+                return GONE
             raise
 
     def places(self, topic: str) -> list[Place]:

@@ -17,7 +17,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.kafka.broker import Broker, Place, UnstableError
+from tracing_2pc.kafka.broker import GONE, Broker, Place, UnstableError
 from tracing_2pc.outbox.records import Record, plain_text_of
 from tracing_2pc.outbox.relay import (
     Message,
@@ -242,6 +242,8 @@ class KafkaRelay:
         self._producer.init_transactions(self._timeout)
         failpoint("relay.after_fence")
         text = broker.last_value(name)
+        if open_ := self._open_places():
+            self._raise_open(open_)
         if text is None:
             return None
         position = Position(*json.loads(text))
@@ -295,16 +297,22 @@ class KafkaRelay:
         would then be its end: all of it would be gone, although it was committed.
         """
         until = time.monotonic() + self._timeout
-        while True:
-            ends = self._connected().ends(self._firsts, IsolationLevel.READ_COMMITTED)
-            # Where they are held back before it, somebody else's is open, too.
-            held = [where for where, end in ends.items() if end == self._firsts[where]]
-            if not held:
-                return
+        while open_ := self._open_places(GONE):
             if time.monotonic() > until:
-                topic, partition = held[0]
-                raise UnstableError(f"the end of {topic}/{partition} is not written")
+                self._raise_open(open_)
             time.sleep(_LOOK)
+
+    def _open_places(self, *ends: float) -> list[Place]:
+        """Return where the last transaction is open, or the end is one of these."""
+        if not self._firsts:
+            return []
+        found = self._connected().ends(self._firsts, IsolationLevel.READ_COMMITTED)
+        # Where readers are held back before it, somebody else's is open, too.
+        return [at for at, end in found.items() if end in (self._firsts[at], *ends)]
+
+    def _raise_open(self, places: Sequence[Place]) -> None:
+        named = ", ".join(f"{topic}/{partition}" for topic, partition in places[:5])
+        raise UnstableError(f"the end of a transaction is not written in {named}")
 
     def _produce(
         self, producer: Producer, keep: Callable[[], None], message: Message
@@ -332,12 +340,14 @@ class KafkaRelay:
         self._raise_refused()
 
     def _delivered(self, error: Any, message: Any) -> None:
-        if error is None:
-            place, offset = (message.topic(), message.partition()), message.offset()
+        topic, offset = message.topic(), message.offset()
+        if error is None and offset >= 0:
+            place = topic, message.partition()
             self._firsts.setdefault(place, offset)
             self._expected[place] = offset
         elif not self._refused:
-            self._refused.append(f"topic {message.topic()}: {error.str()}")
+            why = error.str() if error else "it is not said where it is"
+            self._refused.append(f"topic {topic}: {why}")
 
     def _raise_refused(self) -> None:
         if self._refused:
@@ -385,7 +395,7 @@ class KafkaRelay:
             readers, broker = IsolationLevel.READ_COMMITTED, self._connected()
             try:
                 ends = broker.ends(self._awaited, readers)
-            except (KafkaException, TimeoutError):
+            except (KafkaException, TimeoutError, UnstableError):
                 broker.connect()
                 raise
         for place, end in ends.items():
