@@ -182,7 +182,8 @@ SLEEPING_RELAY_TEST = (
 KAFKA_TEST = "component/test_kafka_relay.py::"
 OTHER_POSITION_TEST = RELAY_TEST + "test_another_position_stops_the_relay"
 REFUSED_TEST = (
-    RELAY_TEST + "test_what_a_broker_refuses_waits_in_order_and_others_go_on[sqlite]"
+    RELAY_TEST
+    + "test_what_a_broker_refuses_waits_in_order_and_others_go_on[sqlite-again]"
 )
 LEAVE_ALONE_TEST = "unit/test_diagnosis.py::test_any_leave_alone_wins"
 
@@ -901,8 +902,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "relay: after a publication that failed the position is not read",
-        RELAY_TEST
-        + "test_what_a_broker_refuses_waits_in_order_and_others_go_on[sqlite]",
+        REFUSED_TEST,
         edit(
             PUBLISHER + "_publish",
             "self._is_taken_over = False\nself._held = -float('inf')\n...",
@@ -928,8 +928,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "relay: an application's later transaction overtakes one that failed",
-        RELAY_TEST
-        + "test_what_a_broker_refuses_waits_in_order_and_others_go_on[sqlite]",
+        REFUSED_TEST,
         edit(PUBLICATIONS + "_first", "sa.func.min(__b)", "sa.func.max(__b)"),
     ),
     mutant(
@@ -937,7 +936,7 @@ MUTANTS: Final = (
         RELAY_TEST + "test_a_large_publication_is_read_and_deleted_in_portions[sqlite]",
         edit(
             PUBLICATIONS + "_first",
-            "(q.application == __a, ~q.published)",
+            "(q.application == __a, q.published == 0)",
             "(q.application == __a,)",
         ),
         STORED_IN_PART,
@@ -947,8 +946,17 @@ MUTANTS: Final = (
         KILLED_RELAY_TEST + "[sqlite-begun]",
         edit(
             PUBLICATIONS + "delete_published",
-            "sa.select(q.tag).where(q.published).limit(1)",
+            "sa.select(q.tag).where(q.published == _DONE).limit(1)",
             "sa.select(q.tag).order_by(q.batch.desc()).limit(1)",
+        ),
+    ),
+    mutant(
+        "relay: rows are deleted before readers can pass them",
+        RELAY_TEST + "test_what_readers_do_not_see_is_said[sqlite]",
+        edit(
+            PUBLICATIONS + "delete_published",
+            "sa.select(q.tag).where(q.published == _DONE).limit(1)",
+            "sa.select(q.tag).where(q.published != 0).limit(1)",
         ),
     ),
     mutant(
