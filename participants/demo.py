@@ -45,11 +45,11 @@ from .watching import Operator
 STALLED = 180.0
 """Seconds without a new committed batch after which the demo gives up."""
 
-PUBLISHING = "relay.before_commit"
-"""Where the notifier is killed, if it publishes to a topic."""
-
 COLD = 900.0
 """The same for the first batch: a slow machine has Spark's start before it."""
+
+PUBLISHING = "relay.before_commit"
+"""Where the notifier is killed, if it publishes to a topic."""
 
 
 def main(arguments: Sequence[str]) -> int:

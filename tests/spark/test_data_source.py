@@ -86,6 +86,13 @@ def test_each_batch_of_a_stream_lands_in_both(world):
         assert log.unfinished() == []
 
 
+def test_the_column_of_links_is_read_and_not_written(world):
+    write_numbers(world.folder, range(1))
+    headers = "map('traceparent', 'none of W3C') AS headers"
+    run(world, world.source().selectExpr("value", headers), links="headers")
+    assert world.held() == (numbers_of(1), numbers_of(1))
+
+
 def test_a_batch_that_spark_repeats_is_not_written_again(world):
     """As after a crash just before Spark's own commit."""
     write_numbers(world.folder, range(2))
