@@ -110,7 +110,7 @@ def judge(
         deliveries=len(notifications),
         requests=requests,
         notes=tuple(_examples(faults)),
-        unit="records, what was aborted too" if is_topic(partner) else "requests",
+        unit="records, with the aborted ones" if is_topic(partner) else "requests",
     )
 
 
