@@ -23,7 +23,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from tracing_2pc.core.errors import RefusalError, TwoPhaseError
+from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
+from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
 
 _KNOWN_FOR: Final = 60.0
@@ -61,6 +62,31 @@ _RIGHTS: Final = frozenset(
 )
 
 logger = logging.getLogger(__name__)
+
+
+def check_references(settings: Mapping[str, str], secrets: frozenset[str]) -> None:
+    """Raise `ConfigurationError` if a secret is given, and no reference to it."""
+    for name in sorted(secrets & settings.keys()):
+        if settings[name].partition(":")[0] not in {"env", "file"}:
+            raise ConfigurationError(
+                f"settings: {name}: give a reference, env:NAME or file:PATH"
+            )
+
+
+def with_secrets(
+    settings: Mapping[str, Any], secrets: frozenset[str]
+) -> dict[str, Any]:
+    """Return settings with what their references say, read in this process."""
+    return {
+        name: read_secret(value, name) if name in secrets else value
+        for name, value in settings.items()
+    }
+
+
+def conflict(detail: str) -> RefusalError:
+    """Return the vote to abort because something cannot be sent."""
+    detail = f"no message can be sent: {detail}"
+    return RefusalError(Refusal.CONFLICT, detail, state="unknown")
 
 
 class UnstableError(TwoPhaseError):
@@ -111,8 +137,7 @@ class Broker:
             cause = error.args[0] if isinstance(error, KafkaException) else None
             if cause is not None and cause.code() in _REFUSED:
                 self._limits.pop(topic, None)
-                detail = f"no message can be sent: topic {topic}: {cause.str()}"
-                raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
+                raise conflict(f"topic {topic}: {cause.str()}") from None
             if not most:
                 detail = f"the broker does not say what topic {topic} takes: ask again"
                 raise RefusalError(Refusal.NOT_NOW, detail) from None

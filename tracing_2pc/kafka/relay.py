@@ -8,16 +8,23 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Final, Protocol, TypeAlias
 
 from confluent_kafka import IsolationLevel, KafkaException, Producer
 
-from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
+from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
-from tracing_2pc.core.settings import read_secret
-from tracing_2pc.core.states import Refusal
-from tracing_2pc.kafka.broker import GONE, Broker, Place, UnstableError
+from tracing_2pc.kafka.broker import (
+    GONE,
+    Broker,
+    Place,
+    UnstableError,
+    check_references,
+    conflict,
+    with_secrets,
+)
 from tracing_2pc.outbox.records import Record, plain_text_of
 from tracing_2pc.outbox.relay import (
     Message,
@@ -67,9 +74,18 @@ _LOOK: Final = 0.005
 _PAGE: Final = 1_000
 """Messages after which the producer is asked how it is getting on."""
 
+Encode: TypeAlias = Callable[[Record, int, str], bytes]
+
 ChooseText: TypeAlias = Callable[[Mapping[str, Any]], str | None]
 
 logger = logging.getLogger(__name__)
+
+
+class Encoding(Protocol):
+    """How values are encoded: one of `tracing_2pc.kafka.schemas`."""
+
+    def open(self, timeout: float) -> AbstractContextManager[Encode]:
+        """Give what encodes a record of a number for a topic, in this process."""
 
 
 class PublishError(TwoPhaseError):
@@ -98,6 +114,7 @@ class KafkaRelay:
         servers: addresses of brokers, `host:port`, separated by commas.
         topic: that records go to; or a function of the record that returns it.
         key: column whose text is the key; or a function that returns it. None: none.
+        value: `schemas.Avro` or `schemas.Protobuf`; None: JSON.
         headers: columns whose texts are headers, too. Each message has `tpc-key`,
             `tpc-transaction` and the trace context of its commit.
         settings: of librdkafka, by its names, as for security. A secret is a
@@ -119,6 +136,7 @@ class KafkaRelay:
         topic: str | ChooseText,
         key: str | ChooseText | None = None,
         headers: Sequence[str] = (),
+        value: Encoding | None = None,
         settings: Mapping[str, str] | None = None,
         timeout: float = 10.0,
         transaction_timeout: float = 300.0,
@@ -126,15 +144,12 @@ class KafkaRelay:
         settings = dict(settings or {})
         if taken := sorted(_OWN_SETTINGS & settings.keys()):
             raise ConfigurationError(f"settings: {', '.join(taken)}: the relay's own")
-        for name in sorted(_SECRETS & settings.keys()):
-            if settings[name].partition(":")[0] not in {"env", "file"}:
-                raise ConfigurationError(
-                    f"settings: {name}: give a reference, env:NAME or file:PATH"
-                )
+        check_references(settings, _SECRETS)
         self._timeout = timeout
         self._topic = topic
         self._key = key
         self._headers = tuple(headers)
+        self._encoding = value
         self._servers = servers
         self._settings = settings
         self._transaction_timeout = transaction_timeout
@@ -145,6 +160,8 @@ class KafkaRelay:
     def _reset(self) -> None:
         self._broker: Broker | None = None
         self._producer: Producer | None = None
+        self._encode: Encode | None = None
+        self._opened = ExitStack()
         self._position_topic = ""
         self._refused: list[str] = []
         # By partition: where the transaction under way begins.
@@ -159,7 +176,7 @@ class KafkaRelay:
 
     def _leave_to_parent(self) -> None:
         """Keep what has threads in the parent: to end it here would wait for them."""
-        self._left_by_parent.append((self._broker, self._producer))
+        self._left_by_parent.append((self._broker, self._producer, self._opened))
         self._reset()
 
     # --- at prepare ------------------------------------------------------------------
@@ -171,17 +188,22 @@ class KafkaRelay:
             RefusalError: conflict: a record cannot be sent, with its column and why;
                 not now: the broker does not say what its topic takes.
         """
+        if self._encode is None and self._encoding is not None:
+            opened = self._encoding.open(self._timeout)
+            self._encode = self._opened.enter_context(opened)
+        encode = self._encode
         for row, record in enumerate(records):
             topic = self._text(self._topic, record, row, "topic")
             if topic is None:
-                raise _conflict(f"record {row}: topic= returns none")
+                raise conflict(f"record {row}: topic= returns none")
             key = self._text(self._key, record, row, "key")
             names = [(n, _column(record, n, row, "headers")) for n in self._headers]
             headers = tuple((n, text) for n, text in names if text is not None)
-            message = Message(topic, key, record.text, headers)
+            value = encode(record, row, topic) if encode else record.text
+            message = Message(topic, key, value, headers)
             most = self._connected().most_bytes(topic)
             if (size := _size(message)) > most:
-                raise _conflict(
+                raise conflict(
                     f"record {row}, column {_longest(record)}: the record takes {size} "
                     f"bytes, topic {topic} takes {most}: raise its max.message.bytes"
                 )
@@ -201,15 +223,12 @@ class KafkaRelay:
         except Exception as error:  # noqa: BLE001 - the user's code votes no by raising
             # Its message may hold the record.
             kind = type(error).__name__
-            raise _conflict(f"record {row}: {argument}= raised {kind}") from None
+            raise conflict(f"record {row}: {argument}= raised {kind}") from None
         return chosen
 
     def _connected(self) -> Broker:
         if self._broker is None:
-            settings = {
-                name: read_secret(text, name) if name in _SECRETS else text
-                for name, text in self._settings.items()
-            }
+            settings = with_secrets(self._settings, _SECRETS)
             self._broker = Broker(self._servers, settings, self._timeout)
         return self._broker
 
@@ -433,7 +452,8 @@ class KafkaRelay:
     def close(self) -> None:
         """Release connections. Nothing is lost if it is never called."""
         self._drop_producer()
-        self._broker = None
+        self._broker = self._encode = None
+        self._opened.close()
 
     def _drop_producer(self) -> None:
         """Forget the producer, with what it has not sent: the next one aborts it."""
@@ -448,7 +468,7 @@ def _column(record: Record, name: str, row: int, argument: str) -> str | None:
         value = record.values[name]
     except KeyError:
         detail = f"column {name}: there is none, {argument}= needs it"
-        raise _conflict(detail) from None
+        raise conflict(detail) from None
     if type(value) is int:
         return str(value)
     if value is None or isinstance(value, str):
@@ -460,7 +480,7 @@ def _column(record: Record, name: str, row: int, argument: str) -> str | None:
         if text is not None:
             text.encode()
     except UnicodeEncodeError:
-        raise _conflict(f"record {row}, column {name}: no UTF-8") from None
+        raise conflict(f"record {row}, column {name}: no UTF-8") from None
     return text
 
 
@@ -473,11 +493,6 @@ def _size(message: Message) -> int:
 
 def _longest(record: Record) -> str:
     return max(record.values, key=lambda name: len(str(record.values[name])))
-
-
-def _conflict(detail: str) -> RefusalError:
-    detail = f"no message can be sent: {detail}"
-    return RefusalError(Refusal.CONFLICT, detail, state="unknown")
 
 
 __all__ = ["KafkaException", "KafkaRelay", "PublishError"]

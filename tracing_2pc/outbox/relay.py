@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,18 +21,20 @@ class Message(NamedTuple):
 
     topic: str
     key: str | None
-    value: str
+    value: str | bytes
     headers: tuple[tuple[str, str], ...] = ()
 
 
 def write_block(messages: Sequence[Message]) -> str:
     """Write messages as they are stored together."""
-    return json.dumps(messages)
+    return json.dumps(messages, default=lambda b: [base64.b64encode(b).decode()])
 
 
 def read_block(text: str) -> Iterator[Message]:
     """Read what `write_block` wrote."""
     for topic, key, value, headers in json.loads(text):
+        if isinstance(value, list):
+            value = base64.b64decode(value[0])
         yield Message(topic, key, value, tuple(map(tuple, headers)))
 
 
