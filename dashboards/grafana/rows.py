@@ -377,6 +377,18 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ),
         ),
         Panel(
+            "Inbox: events not read",
+            "Events that the slowest reader has not committed yet.",
+            "none",
+            greatest("tpc_inbox_backlog", HERE, "participant"),
+        ),
+        Panel(
+            "Inbox: age of the oldest",
+            "How long the oldest of them has waited.",
+            "s",
+            greatest("tpc_inbox_oldest_age_seconds", HERE, "participant"),
+        ),
+        Panel(
             "Prepared slots taken",
             "Of max_prepared_transactions. At 100 % every further prepare is refused.",
             "percentunit",

@@ -106,9 +106,11 @@ def test_each_row_of_the_failure_table_is_proven_by_a_test():
 
 def test_roles():
     """What a token may do."""
-    table = rows(page("security"), "| action | job | executor | operator | viewer |")
+    table = rows(
+        page("security"), "| action | job | executor | operator | viewer | producer |"
+    )
     shown: dict[str, set[Role]] = {}
-    columns = (Role.JOB, Role.EXECUTOR, Role.OPERATOR, Role.VIEWER)
+    columns = tuple(Role)
     for action, *cells in table:
         for role, cell in zip(columns, cells, strict=True):
             for name in _ACTIONS[action]:
@@ -127,6 +129,7 @@ _ACTIONS: Final = {
     "prepare": ("prepare",),
     "commit": ("commit",),
     "metrics": ("metrics",),
+    "send events to a gateway": ("post events",),
 }
 
 

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         module = importlib.import_module(f"tracing_2pc.cli.{options.command}")
         code: int
-        if options.command in {"init", "demo"}:  # there may be no settings yet
+        if options.command in {"init", "demo", "inbox"}:  # they need no settings
             code = module.run(options)
         else:
             code = module.run(options, Settings.load(options.config, log=options.log))

@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     _add_reading(add)
     _add_deciding(add)
     _add_outbox(add)
+    _add_inbox(add)
     _add_keeping(add)
     # It reads its options itself.
     about = "stream real data through crashes, and judge it"
@@ -184,6 +185,22 @@ def _add_outbox(add: Add) -> None:
         _add_yes(action)
     for action in (ls, again, drop, send, sent):
         action.add_argument("--participant", metavar="NAME", help="only at this one")
+
+
+def _add_inbox(add: Add) -> None:
+    inbox = add("inbox", "list who reads a gateway's inbox; give up a reader")
+    actions = inbox.add_subparsers(metavar="action", required=True, dest="action")
+    common = _common(argparse.SUPPRESS)
+    ls = actions.add_parser("ls", parents=[common], help="list its readers")
+    about = "keep no event for this one any more"
+    retire = actions.add_parser("retire", parents=[common], help=about)
+    retire.add_argument("reader", help="its name, as ls shows it")
+    _add_yes(retire)
+    for action in (ls, retire):
+        about = "URL of its database, or env:NAME"
+        action.add_argument("--inbox", required=True, metavar="URL", help=about)
+        about = "of the inbox; default: events"
+        action.add_argument("--name", default="events", help=about)
 
 
 def _add_keeping(add: Add) -> None:

@@ -288,6 +288,10 @@ METRICS: Final[dict[str, Metric]] = {
     "tpc.relay.unreadable_age": Metric(
         "gauge", "s", "for how long it could not be read what is published; 0 if it can"
     ),
+    "tpc.inbox.backlog": Metric(
+        "gauge", "{event}", "events that the slowest reader has not committed yet"
+    ),
+    "tpc.inbox.oldest_age": Metric("gauge", "s", "age of the oldest of them"),
     "tpc.prepared_slots.used": Metric(
         "gauge", "{transaction}", "prepared transactions of the database server"
     ),

@@ -108,7 +108,6 @@ class _Events(Views):
         with self.serving("events", "post events") as (caller, step):
             carrier = self.carrier()
             is_one, new = _read(request, self.max_body_bytes, self.max_events, carrier)
-            step.set("tpc.inbox.events", len(new))
             try:
                 stored = self.inbox.store(_producer(caller), new, self.also)
             except BusyError as error:

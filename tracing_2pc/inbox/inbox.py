@@ -95,6 +95,10 @@ class Inbox:
         """The database's address as it may be shown."""
         return self._database.address
 
+    def describe(self, error: sa.exc.SQLAlchemyError) -> str:
+        """Return the database's address and what it said, in one line."""
+        return self._database.describe(error)
+
     def open(self) -> None:
         """Make the tables that are missing."""
         if self._is_open:

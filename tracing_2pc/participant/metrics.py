@@ -24,6 +24,8 @@ GAUGES: Final = (
     "tpc.relay.refused",
     "tpc.relay.hidden_age",
     "tpc.relay.unreadable_age",
+    "tpc.inbox.backlog",
+    "tpc.inbox.oldest_age",
     "tpc.prepared_slots.used",
     "tpc.prepared_slots.max",
     "tpc.in_doubt.branches",

@@ -1,0 +1,56 @@
+"""`tracing-2pc inbox`: who reads, and who is given up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tracing_2pc.cli import main
+from tracing_2pc.inbox import Inbox, NewEvent
+from tracing_2pc.inbox.event import digest_of
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/inbox.db"
+
+
+@pytest.fixture
+def inbox(url: str) -> Iterator[Inbox]:
+    """Two events, and a reader that has committed one of them."""
+    inbox = Inbox(url)
+    inbox.store("shop", [NewEvent(name, "1", digest_of(1)) for name in "ab"])
+    inbox.join("totals", inbox.start())
+    inbox.confirm("totals", inbox.offset_at(inbox.start(), 1))
+    yield inbox
+    inbox.close()
+
+
+def test_readers_are_listed(inbox, url, capsys):
+    """With how far each is behind; without settings and a log."""
+    assert main(["inbox", "ls", "--inbox", url]) == 0
+    assert "totals  1         1" in capsys.readouterr().out
+    assert main(["inbox", "ls", "--inbox", url, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["reader"], shown["position"], shown["behind"]) == ("totals", 1, 1)
+
+
+def test_a_reader_is_given_up(inbox, url, capsys):
+    """Only when a person agrees; then no event is kept for it."""
+    retire = ["inbox", "retire", "totals", "--inbox", url]
+    assert main(retire) == 2
+    assert "1 event that totals has not committed" in capsys.readouterr().err
+    assert main([*retire, "--yes"]) == 0
+    assert inbox.readers() == []
+    assert main([*retire, "--yes"]) == 2
+    assert "reader totals: there is none" in capsys.readouterr().err
+
+
+def test_a_database_that_does_not_answer_is_said(tmp_path, capsys):
+    """In one line."""
+    url = f"sqlite:///{tmp_path}/missing/inbox.db"
+    assert main(["inbox", "ls", "--inbox", url]) == 1
+    assert "unable to open database file" in capsys.readouterr().err

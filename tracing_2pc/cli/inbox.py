@@ -1,0 +1,95 @@
+"""`tracing-2pc inbox`: who reads an inbox, and how far each is."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from tracing_2pc.cli.acting import perform
+from tracing_2pc.cli.arguments import DONE
+from tracing_2pc.cli.terminal import paint, print_item, table
+from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.inbox import Inbox
+from tracing_2pc.inspection.actions import Action
+from tracing_2pc.inspection.wording import format_count, format_duration
+from tracing_2pc.operations.acts import Act, Done
+
+_HEAD = ("READER", "POSITION", "BEHIND", "MOVED")
+
+
+def run(options: argparse.Namespace) -> int:
+    """List the readers, or retire one; asks the inbox's database, and nothing else."""
+    with _opened(options.inbox, options.name) as inbox:
+        if options.action == "ls":
+            return _list(options, inbox)
+        return _retire(options, inbox)
+
+
+@contextlib.contextmanager
+def _opened(url: str, name: str) -> Iterator[Inbox]:
+    inbox = Inbox(url, name)
+    try:
+        yield inbox
+    except sa.exc.SQLAlchemyError as error:
+        raise TwoPhaseError(f"inbox {name}: {inbox.describe(error)}") from None
+    finally:
+        inbox.close()
+
+
+def _list(options: argparse.Namespace, inbox: Inbox) -> int:
+    now, end = time.time(), inbox.end().position
+    readers = inbox.readers()
+    if options.json:
+        for row in readers:
+            behind = end - row.position
+            item = {"reader": row.reader, "position": row.position, "behind": behind}
+            print_item(options, {"kind": "reader", **item, "moved": row.at}, "")
+        return DONE
+    rows = [
+        (
+            str(row.reader),
+            str(row.position),
+            str(end - row.position),
+            format_duration(max(0.0, now - row.at)),
+        )
+        for row in readers
+    ]
+    if rows:
+        head, *shown = table([_HEAD, *rows])
+        print("\n".join([paint(head, "bold"), *shown]))
+    print(f"{format_count(len(rows), 'reader')}; the inbox ends at position {end}")
+    return DONE
+
+
+def _retire(options: argparse.Namespace, inbox: Inbox) -> int:
+    reader = options.reader
+    known = {row.reader: row for row in inbox.readers()}
+    if reader not in known:
+        here = ", ".join(sorted(known)) or "none"
+        raise ConfigurationError(f"reader {reader}: there is none; there are: {here}")
+    behind = inbox.end().position - known[reader].position
+
+    def retire(_who: str, _reason: str) -> Done:
+        gone = inbox.retire(reader)
+        text = f"reader {reader} is retired: no event is kept for it"
+        return Done(text, {"reader": reader, "retired": gone}, well=gone)
+
+    what = f"{format_count(behind, 'event')} that {reader} has not committed"
+    act = Act(
+        "retire",
+        "Retire",
+        Action(
+            "tracing-2pc inbox retire",
+            safe=False,
+            effect=f"{what} will not be kept for it; its query cannot go on",
+        ),
+        reader,
+        "its name",
+        retire,
+        needs_reason=False,
+    )
+    return perform(options, act, act.action.effect)
