@@ -291,7 +291,16 @@ def test_every_command_of_the_runbook_can_be_called():
     for line in called:
         parser().parse_args(shlex.split(line, comments=True))
     named = {line.split()[0] for line in called}
-    assert named == {"ls", "explain", "show", "recover", "resolve", "watch", "outbox", "inbox"}
+    assert named == {
+        "ls",
+        "explain",
+        "show",
+        "recover",
+        "resolve",
+        "watch",
+        "outbox",
+        "inbox",
+    }
     assert set(re.findall(r"`tracing-2pc ([a-z]+)", text)) <= named | {
         "check",
         "console",
