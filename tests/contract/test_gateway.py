@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.resources
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +11,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask
+import yaml
+from flask import Flask, Response, request
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import validate
 from support.branches import TRACE
 from support.databases import url
 from werkzeug.test import TestResponse
 
-from tracing_2pc.core.access import TokenGate
+from tracing_2pc.core.access import MAY, TokenGate
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.http.events import events_blueprint
 from tracing_2pc.inbox import Inbox, Offset
@@ -31,6 +36,46 @@ TOKENS = f"producer {SHOP} shop\nproducer {OTHER} other\njob {JOB}\n"
 LONG = "x" * 2_000
 
 
+SPEC: dict[str, Any] = yaml.safe_load(
+    (importlib.resources.files("tracing_2pc.http") / "gateway.yaml").read_text()
+)
+PATHS = {
+    (method.upper(), path): operation
+    for path, item in SPEC["paths"].items()
+    for method, operation in item.items()
+}
+
+
+def as_documented(answer: Response) -> Response:
+    """Hold an answer against the document; what it does not say is a 500."""
+    at = request.method, request.path
+    documented = PATHS[at]["responses"][str(answer.status_code)]
+    if "$ref" in documented:
+        documented = SPEC["components"]["responses"][documented["$ref"].split("/")[-1]]
+    schema = documented["content"][answer.mimetype]["schema"]
+    if answer.is_json:
+        schema = {**schema, "components": SPEC["components"]}
+        OAS31Validator(schema).validate(answer.get_json())
+    return answer
+
+
+def test_the_document_is_of_the_routes(gateway):
+    """It is OpenAPI 3.1, and has every route and role."""
+    validate(SPEC)
+    served = {
+        (method, rule.rule)
+        for rule in gateway.app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        if rule.endpoint != "static"
+    }
+    assert served == PATHS.keys()
+    for operation in PATHS.values():
+        if operation.get("security") != []:
+            roles = operation["description"].removeprefix("Roles: ").partition(".")[0]
+            may = set(map(str, MAY[operation["operationId"]]))
+            assert set(roles.split(", ")) == may
+
+
 class Gateway:
     """A gateway, as its producers see it."""
 
@@ -40,7 +85,8 @@ class Gateway:
         tokens.write_text(TOKENS)
         app = Flask(__name__)
         app.register_blueprint(events_blueprint(inbox, tokens=tokens, **options))
-        self.client = app.test_client()
+        app.after_request(as_documented)
+        self.app, self.client = app, app.test_client()
 
     def post(
         self,
@@ -201,3 +247,13 @@ def test_a_producer_has_a_name(line):
     """Its ids are unique by it."""
     with pytest.raises(ConfigurationError, match="line 1"):
         TokenGate([line], "tokens")
+
+
+def test_a_body_without_its_length_is_refused(gateway):
+    """It is not known when it ends."""
+    kind, headers = "application/json", {"Authorization": f"Bearer {SHOP}"}
+    chunked = {"wsgi.input": io.BytesIO(b"{}"), "HTTP_TRANSFER_ENCODING": "chunked"}
+    answer = gateway.client.post(
+        "/events", content_type=kind, headers=headers, environ_overrides=chunked
+    )
+    assert answer.status_code == 411
