@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flask import Flask
+from pyspark.sql import functions
 from support.branches import TRACE
+from support.spark import ROWS, numbers_of
+from support.tracing import exported
 
+from tracing_2pc.core import names
 from tracing_2pc.core.model import Carrier
+from tracing_2pc.http.events import events_blueprint
 from tracing_2pc.inbox import Inbox, NewEvent
 from tracing_2pc.inbox.event import digest_of
 from tracing_2pc.spark.inbox_source import InboxSource
+
+__all__ = ["exported"]
 
 pytestmark = pytest.mark.ci
 
@@ -141,3 +149,37 @@ def test_wrong_options_are_said(query, options, said):
     query.add("a")
     with pytest.raises(Exception, match=said):
         query.run(**options)
+
+
+def test_from_a_gateway_to_every_service_once(world, tmp_path, exported):
+    """Each number that was posted, twice, is at both services once, although Spark runs
+    a committed batch again; its transaction links to the trace that it came with."""
+    inbox = Inbox(f"sqlite:///{tmp_path}/inbox.db")
+    app = Flask(__name__)
+    app.register_blueprint(events_blueprint(inbox, insecure=True))
+    numbers = sorted(numbers_of(2))
+    for number in [*numbers, *numbers]:
+        event = {"id": str(number), "payload": {"value": number}}
+        trace = f"00-{number + 1:032x}-0000000000000001-01"
+        answer = app.test_client().post(
+            "/events", json=event, headers={"traceparent": trace}
+        )
+        assert answer.status_code == 202
+    world.spark.dataSource.register(InboxSource)
+
+    def source() -> Any:
+        stream = world.spark.readStream.format("tpc_inbox")
+        stream = stream.options(url=f"sqlite:///{tmp_path}/inbox.db", reader="test")
+        events = stream.option("maxEventsPerTrigger", ROWS).load()
+        value = functions.get_json_object("body", "$.value").cast("long")
+        return events.select(value.alias("value"), "carrier")
+
+    world.run(world.callback(links="carrier"), source())
+    world.assert_exactly_once(2)
+    world.go_back_to(1)
+    world.run(world.callback(links="carrier"), source())
+    world.assert_exactly_once(2)
+    roots = [span for span in exported() if span.name == names.TRANSACTION]
+    linked = {link.context.trace_id for root in roots for link in root.links}
+    assert {number + 1 for number in numbers} <= linked
+    inbox.close()
