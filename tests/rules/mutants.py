@@ -982,7 +982,7 @@ MUTANTS: Final = (
     mutant(
         "relay: Kafka: a commit is taken for sent before its end is written",
         KAFKA_TEST + "test_nothing_is_sent_whose_end_is_lost",
-        edit(KAFKA_RELAY + "publish", "self._wait_for_end()"),
+        edit(KAFKA_RELAY + "_publish", "self._wait_for_end()"),
     ),
     mutant(
         "relay: what a person has decided is not written to the broker",
