@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from support.waiting import AT_LAST, until
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.inbox import Inbox, NewEvent, Offset, Stored
-from tracing_2pc.inbox.event import digest_of
+from tracing_2pc.inbox import Inbox, NewEvent, Offset, Stored, shared_flush, tables
+from tracing_2pc.inbox import inbox as inboxes
 from tracing_2pc.inbox.inbox import InboxChangedError
 
 __all__ = ["url"]
@@ -36,7 +37,7 @@ class Clock:
 
 
 def event(name: str, content: object = None) -> NewEvent:
-    return NewEvent(name, f'{{"of": "{name}"}}', digest_of([name, content]))
+    return NewEvent(name, json.dumps([name, content]))
 
 
 def ids(inbox: Inbox, after: Offset = START) -> list[str]:
@@ -58,7 +59,7 @@ def inbox(url: str, clock: Clock) -> Iterator[Inbox]:
 def test_an_event_is_kept_as_it_came(inbox, clock):
     """With its producer, body, time and trace; its position is the next one."""
     trace = Carrier(traceparent=f"00-{'1' * 32}-{'2' * 16}-01")
-    sent = NewEvent("a", '{"n": 1.10}', digest_of({"n": 1.1}), trace)
+    sent = NewEvent("a", '{"n": 1.10}', trace)
     assert inbox.store("shop", [sent]) == [Stored("a", 1, True)]
     (kept,) = inbox.read(Offset(), inbox.end())
     assert (kept.position, kept.id, kept.producer) == (1, "a", "shop")
@@ -94,10 +95,29 @@ def test_an_id_with_other_content_is_a_conflict(inbox, first):
     assert inbox.store("shop", [event("d")])[0].position == len(before) + 1
 
 
-def test_equal_json_is_equal():
-    """Order of keys and white space do not count; a value of another type does."""
-    assert digest_of({"a": 1, "b": [2]}) == digest_of({"b": [2], "a": 1})
-    assert len({digest_of(v) for v in (1, "1", [1], {"1": 1}, True, None)}) == 6
+@pytest.mark.parametrize(
+    ("bodies", "contents"),
+    [
+        (['{"a": 1, "b": [2]}', ' {"b":[2],"a":1}'], 1),
+        (["1", '"1"', "[1]", '{"1": 1}', "true", "null"], 6),
+        (["1", "1.0", "10e-1", "0.1e1"], 1),
+        (["0.1", "0.10", "1e-1"], 1),
+        (["100000000000000000.01", "100000000000000000.02"], 2),
+        (["0", "-0.0", "0e999999999"], 1),
+        (["1e999", "1e1000", "-1e999"], 3),
+    ],
+)
+def test_equal_json_is_equal(bodies, contents):
+    """Order of keys, white space and how a number is written do not count; its value
+    does, each digit of it, and a value of another type."""
+    assert len({NewEvent("a", body).digest for body in bodies}) == contents
+
+
+@pytest.mark.parametrize("body", ["", "{", '"\ud800', "[" * 100_000])
+def test_a_body_is_json(body):
+    """Else it is said whose it is."""
+    with pytest.raises(MalformedError, match="event 'a': the body is no JSON"):
+        NewEvent("a", body)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\0", "a\nb", "\ud800"])
@@ -176,9 +196,9 @@ def test_a_callers_own_work_is_done_with_its_events(inbox):
         if events[0].id == "bad":
             raise RefusalError(Refusal.CONFLICT, "not this one")
 
-    for name in ("a", "a", "b", "bad"):
+    for some in (["a"], ["a"], ["a", "b", "a"], ["b", "a"], ["bad"]):
         try:
-            inbox.store("shop", [event(name)], also)
+            inbox.store("shop", [event(name) for name in some], also)
         except RefusalError:
             done.append("refused")
     with inbox._database.reading() as connection:
@@ -192,7 +212,9 @@ def test_a_range_is_the_same_whenever_it_is_read(inbox):
     first = inbox.offset_at(Offset(), 4)
     second = inbox.offset_at(first, 4)
     inbox.store("shop", [event("later")])
-    assert (first, second) == (Offset(4, "3"), Offset(8, "7"))
+    assert (first[:2], second[:2]) == ((4, "3"), (8, "7"))
+    few = inbox.read(first, second, size=1)
+    assert [one.id for one in few] == ["4"]
     assert [one.id for one in inbox.read(first, second)] == ["4", "5", "6", "7"]
     assert [one.id for one in inbox.read(Offset(), second, 2)] == ["0", "1"]
 
@@ -214,6 +236,11 @@ def test_an_inbox_that_was_put_back_is_seen(tmp_path: Path):
     with pytest.raises(InboxChangedError, match="was event 'c', and is 'another'"):
         inbox.read(Offset(), read)
     inbox.close()
+    new = Inbox(f"sqlite:///{tmp_path}/new.db")
+    new.store("shop", [event(name) for name in "abcd"])
+    with pytest.raises(InboxChangedError, match="was read in another inbox"):
+        new.check(read)
+    new.close()
 
 
 def test_events_are_kept_until_every_reader_has_committed_them(inbox, clock):
@@ -244,9 +271,9 @@ def test_events_are_kept_until_every_reader_has_committed_them(inbox, clock):
 
 
 def test_an_id_is_known_after_its_event_is_gone(inbox, clock):
-    """Until `ids` is over."""
+    """Until `ids` is over; that of the last event for longer."""
     inbox.join("reader", inbox.start())
-    inbox.store("shop", [event("a")])
+    inbox.store("shop", [event("a"), event("b")])
 
     def pass_days(days: int) -> bool:
         clock.now += days * DAY
@@ -265,7 +292,8 @@ def test_an_id_is_known_after_its_event_is_gone(inbox, clock):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"ids": "1d"}, "ids= must be at least keep="),
+        ({"ids": "1d"}, "ids= not below it"),
+        ({"keep": "0s"}, "keep= is above 0"),
         ({"keep": "7"}, "expected a duration"),
         ({"name": "a b"}, "inbox name 'a b'"),
     ],
@@ -274,3 +302,81 @@ def test_bad_settings_are_said(tmp_path, change, said):
     """In one line."""
     with pytest.raises(ConfigurationError, match=said):
         Inbox(f"sqlite:///{tmp_path}/inbox.db", **change)
+
+
+def test_what_is_kept_is_on_record(url, clock):
+    """For a reader that knows nothing of it, and trims."""
+    gateway = Inbox(url, keep="30d", ids="60d", clock=clock)
+    gateway.store("shop", [event("a")])
+    reader = Inbox(url, must_exist=True, clock=clock)
+    reader.begin("totals")
+    for days, start in ((0, 0), (29, 0), (2, 1)):
+        clock.now += days * DAY
+        reader.confirm("totals", reader.end())
+        assert reader.start().position == start
+    gateway.close()
+    reader.close()
+
+
+def test_who_only_reads_makes_nothing(url):
+    """It says that there is no such inbox."""
+    reader = Inbox(url, "evnets", must_exist=True)
+    with pytest.raises(ConfigurationError, match="there is no inbox evnets at"):
+        reader.end()
+    reader.close()
+
+
+def test_a_reader_that_begins_anew_is_waited_for(inbox, clock):
+    """Also with a name that is known: then nothing is deleted before it comes there,
+    and for `keep` after that."""
+    inbox.store("shop", [event(name) for name in "abc"])
+    assert inbox.begin("old", newest=True)[:2] == (3, "c")
+    inbox.confirm("old", inbox.end())
+    clock.now += 6 * DAY
+    inbox.join("new", inbox.start())
+    inbox.store("shop", [event("d")])
+    assert inbox.begin("old", newest=True)[:2] == (3, "c")
+    clock.now += 2 * DAY
+    for reader in ("old", "new"):
+        inbox.confirm(reader, inbox.end())
+        assert inbox.start().position == 0
+    assert inbox.begin("old").position == 0
+    assert [r.reader for r in inbox.readers()] == ["old", "new"]
+
+
+def test_all_that_is_kept_no_longer_is_deleted_at_once(inbox, clock, monkeypatch):
+    """However much a batch has brought."""
+    monkeypatch.setattr(tables, "PORTION", 2)
+    monkeypatch.setattr(inboxes, "PORTION", 2)
+    inbox.begin("reader")
+    inbox.store("shop", [event(str(n)) for n in range(11)])
+    for days in (0, 8, 90):
+        clock.now += days * DAY
+        inbox.confirm("reader", inbox.end())
+    assert inbox.start().position == 11
+    with inbox._database.reading() as connection:
+        ids_left = sa.select(sa.func.count()).select_from(inbox._tables.key)
+        assert connection.scalar(ids_left) == 1  # the last one's
+
+
+def test_a_thread_that_is_ended_leads_nobody_to_wait(inbox):
+    """While it waits for another's flush: who comes after it is stored."""
+    flush = inbox._flush
+
+    class EndedEvent(threading.Event):
+        def wait(self, _: float | None = None) -> bool:
+            raise SystemExit
+
+    with inbox._database.durable() as connection:
+        inbox.open()
+        inbox._tables.lock_head(connection)
+        first = threading.Thread(target=lambda: inbox.store("shop", [event("a")]))
+        first.start()
+        until(lambda: flush._is_led and not flush._waiting)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shared_flush.threading, "Event", EndedEvent)
+            with pytest.raises(SystemExit):
+                inbox.store("shop", [event("b")])
+    first.join(AT_LAST)
+    inbox.store("shop", [event("c")])
+    assert ids(inbox) == ["a", "c"]

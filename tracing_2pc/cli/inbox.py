@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _opened(url: str, name: str) -> Iterator[Inbox]:
-    inbox = Inbox(url, name)
+    inbox = Inbox(url, name, must_exist=True)
     try:
         yield inbox
     except sa.exc.SQLAlchemyError as error:
@@ -85,7 +85,7 @@ def _retire(options: argparse.Namespace, inbox: Inbox) -> int:
         Action(
             "tracing-2pc inbox retire",
             safe=False,
-            effect=f"{what} will not be kept for it; its query cannot go on",
+            effect=f"{what} will not be kept for it; its query ends where one is gone",
         ),
         reader,
         "its name",

@@ -20,7 +20,7 @@ from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.http.views import Views, gate_of
-from tracing_2pc.inbox.event import NewEvent, Stored, digest_of
+from tracing_2pc.inbox.event import NewEvent, Stored
 from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
 from tracing_2pc.participant.json_lines import strict_json
 from tracing_2pc.participant.metrics import Measured
@@ -191,7 +191,7 @@ def _event(where: str, text: bytes, key: str | None, carrier: Carrier) -> NewEve
         raise Problem(400, f"{where}id: expected a text, in the body or {_BY_HEADER}")
     body = _members(text.decode())["payload"]
     try:
-        return NewEvent(name, body, digest_of(item["payload"]), carrier)
+        return NewEvent(name, body, carrier)
     except MalformedError as error:
         raise Problem(400, f"{where}{error}") from None
 
@@ -200,8 +200,9 @@ def _strict(where: str, text: bytes) -> Any:
     try:
         return strict_json(text)
     except ValueError as error:
-        known = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
-        why = str(error) if known else "it is not JSON"
+        why = str(error) if type(error) is ValueError else "it is not JSON"
+        if "digits" in why:  # Python's own words are about Python
+            why = "a number is too long"
         raise Problem(400, f"{where}{why}") from None
 
 

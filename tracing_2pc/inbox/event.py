@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import hashlib
 import json
 from typing import Final, NamedTuple
@@ -13,6 +14,9 @@ from tracing_2pc.core.model import Carrier
 MAX_ID: Final = 200
 """Characters of an event's id."""
 
+_MOST_ZEROS: Final = 400
+"""No double has as many."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NewEvent:
@@ -21,21 +25,28 @@ class NewEvent:
     Args:
         id: unique among those of its producer.
         body: JSON; kept as it was written.
-        digest: of its content, by `digest_of`.
         carrier: the trace context that it came with.
 
     Raises:
-        MalformedError: an id that is empty, too long, or has characters beyond print.
+        MalformedError: an id that is empty, too long, or has characters beyond print;
+            a body that is no JSON.
     """
 
     id: str
     body: str
-    digest: str
     carrier: Carrier = dataclasses.field(default_factory=Carrier)
+    digest: str = dataclasses.field(init=False)
+    """SHA-256 of the content, to which order of keys and space do not count."""
 
     def __post_init__(self) -> None:
         if not (0 < len(self.id) <= MAX_ID and self.id.isprintable()):
             raise MalformedError(f"id: expected 1 to {MAX_ID} printable characters")
+        try:
+            self.body.encode()
+            digest = _digest_of(self.body)
+        except (ValueError, RecursionError):
+            raise MalformedError(f"event {self.id!r}: the body is no JSON") from None
+        object.__setattr__(self, "digest", digest)
 
 
 class Stored(NamedTuple):
@@ -55,11 +66,13 @@ class Stored(NamedTuple):
 class Offset(NamedTuple):
     """A place in an inbox, after an event: its position and its id.
 
-    The id is what tells an inbox that was put back from the one that was read.
+    The id tells an inbox that was put back from the one that was read; `inbox`, which
+    each has for itself, tells another one.
     """
 
     position: int = 0
     id: str = ""
+    inbox: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +96,20 @@ class Event:
     carrier: Carrier
 
 
-def digest_of(content: object) -> str:
-    """Return the SHA-256 of JSON's content: order of keys and space do not count."""
+def _digest_of(body: str) -> str:
+    content = json.loads(body, parse_float=_exact)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _exact(text: str) -> int | dict[str, str]:
+    """Read a number with all of its digits, of which a double would lose some."""
+    sign, digits, exponent = decimal.Decimal(text).as_tuple()
+    every = "".join(map(str, digits))
+    number = every.rstrip("0") or "0"
+    power = int(exponent) + len(every) - len(number)
+    if number == "0":
+        return 0
+    if 0 <= power < _MOST_ZEROS:
+        return int(f"{'-' * sign}{number}{'0' * power}")
+    return {"\0number": f"{sign} {number} {power}"}

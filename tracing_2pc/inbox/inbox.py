@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -16,7 +18,7 @@ from tracing_2pc.core.settings import LOCK_WAIT, check_name, seconds
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.inbox.event import Event, NewEvent, Offset, Stored
 from tracing_2pc.inbox.shared_flush import FullError, SharedFlush
-from tracing_2pc.inbox.tables import InboxTables, Key
+from tracing_2pc.inbox.tables import PORTION, InboxTables, Key
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.engines.postgresql import open_postgresql
 from tracing_2pc.store.engines.sqlite import open_sqlite
@@ -25,11 +27,16 @@ from tracing_2pc.store.engines.urls import database_url
 _CREATING: Final = 7_270_211
 """PostgreSQL's advisory lock of who makes tables."""
 
+_MOST_PORTIONS: Final = 50
+"""That one confirmation deletes: more than a batch brings."""
+
 _MARKS: Final = 50
 """How many notes of what all readers had passed a time of `keep` has."""
 
+logger = logging.getLogger(__name__)
+
 AlsoDo = Callable[[Connection, str, Sequence[NewEvent]], None]
-"""A caller's own work in the transaction that stores events: producer, events."""
+"""A caller's own work in the transaction that stores new events of a producer."""
 
 _Request = tuple[str, NewEvent]
 _Answer = list[Stored] | RefusalError
@@ -56,13 +63,15 @@ class Inbox:
         url: database URL of PostgreSQL or SQLite, or `env:NAME`.
         name: prefix of the tables; one per inbox in a database.
         keep: how long events are kept after every reader has committed them, as `7d`;
-            from Python, seconds, too.
+            from Python, seconds, too. On record for all who open the inbox.
         ids: how long ids are kept. A repeat that comes later is stored again.
+        must_exist: make nothing: for who only reads. `keep` and `ids` mean nothing.
         most_waiting: requests that wait for a flush in a process; more are refused.
         clock: Unix seconds.
 
     Raises:
-        ConfigurationError: not such a URL, a wrong name, or `ids` below `keep`.
+        ConfigurationError: not such a URL, a wrong name, or `ids` below `keep`; with
+            `must_exist`, at the first use, that there is none.
     """
 
     def __init__(
@@ -72,6 +81,7 @@ class Inbox:
         *,
         keep: str | float = "7d",
         ids: str | float = "90d",
+        must_exist: bool = False,
         most_waiting: int = 256,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -80,8 +90,9 @@ class Inbox:
             self._keep, self._ids = seconds(keep), seconds(ids)
         except ValueError as error:
             raise ConfigurationError(f"inbox: {error}") from None
-        if self._ids < self._keep:
-            raise ConfigurationError("inbox: ids= must be at least keep=")
+        if not 0 < self._keep <= self._ids:
+            raise ConfigurationError("inbox: keep= is above 0, and ids= not below it")
+        self._must_exist = must_exist
         self._tables = InboxTables(name)
         self._database = _open(url)
         self._clock = clock
@@ -100,14 +111,31 @@ class Inbox:
         return self._database.describe(error)
 
     def open(self) -> None:
-        """Make the tables that are missing."""
+        """Make the tables that are missing, unless they must exist."""
         if self._is_open:
+            return
+        if self._must_exist:
+            self._find()
             return
         with self._database.durable() as connection:
             if connection.dialect.name == "postgresql":
                 lock = sa.func.pg_advisory_xact_lock(_CREATING)
                 connection.execute(sa.select(lock))
-            self._tables.create(connection)
+            self._tables.create(connection, self._keep, self._ids)
+        self._is_open = True
+
+    def _find(self) -> None:
+        url = self._database.url
+        is_file = url.get_backend_name() == "sqlite"
+        is_there = not is_file or Path(str(url.database)).is_file()
+        if is_there:
+            with self._database.reading() as connection:
+                is_there = self._tables.exist(connection)
+        if not is_there:
+            raise ConfigurationError(
+                f"there is no inbox {self.name} at {self.address}: look at its url and "
+                "name; the gateway makes it"
+            )
         self._is_open = True
 
     def close(self) -> None:
@@ -126,8 +154,8 @@ class Inbox:
         Args:
             producer: who sends them; ids are unique by producer.
             events: none of them twice.
-            also: is done in the same transaction if at least one event is new, and
-                before others have to wait; then the events share no flush.
+            also: is done in the same transaction with those events that are new, if
+                there are any; then they share no flush, and others wait meanwhile.
 
         Raises:
             RefusalError: conflict: an id is there with other content, and nothing was
@@ -151,7 +179,7 @@ class Inbox:
         try:
             with self._writing() as connection:
                 last = self._tables.lock_head(connection)
-                answers = self._add(connection, last, requests)
+                answers, _ = self._add(connection, last, requests)
         except sa.exc.DataError:
             # A text that this database lacks: only who brought it is told.
             if len(requests) == 1:
@@ -170,19 +198,13 @@ class Inbox:
         self, producer: str, events: Sequence[NewEvent], also: AlsoDo
     ) -> list[Stored]:
         request = [(producer, event) for event in events]
-        ids = [event.id for event in events]
         with self._writing() as connection:
-            before = self._tables.known(connection, producer, ids)
-            is_new = len(before) < len(events)
-            if is_new:
-                also(connection, producer, events)
             last = self._tables.lock_head(connection)
-            (answer,) = self._add(connection, last, [request])
+            (answer,), added = self._add(connection, last, [request])
             if isinstance(answer, RefusalError):
                 raise answer
-            if is_new and not any(stored.is_new for stored in answer):
-                # Another request has stored them meanwhile, and done that work.
-                connection.rollback()
+            if added:
+                also(connection, producer, added)
         return answer
 
     @contextmanager
@@ -198,7 +220,7 @@ class Inbox:
 
     def _add(
         self, connection: Connection, last: int, requests: list[Sequence[_Request]]
-    ) -> list[_Answer]:
+    ) -> tuple[list[_Answer], list[NewEvent]]:
         """Add what is new; each request has its answer, and none fails another."""
         ids: dict[str, dict[str, None]] = {}
         for request in requests:
@@ -217,7 +239,7 @@ class Inbox:
             added += new
         if added:
             self._tables.add(connection, self._clock(), last + len(added), added)
-        return answers
+        return answers, [event for _, _, event in added]
 
     # --- reading ---------------------------------------------------------------------
 
@@ -225,29 +247,35 @@ class Inbox:
         """Return the place after the newest event."""
         self.open()
         with self._database.reading() as connection:
-            position = self._tables.head_of(connection).position
-            return Offset(position, self._tables.id_at(connection, position) or "")
+            head = self._tables.head_of(connection)
+            return self._offset(connection, head, head.position)
 
-    def start(self, *, newest: bool = False) -> Offset:
-        """Return where a new reader begins: before the oldest event, or at the end."""
-        if newest:
-            return self.end()
+    def start(self) -> Offset:
+        """Return the place before the oldest event that is kept."""
         self.open()
         with self._database.reading() as connection:
-            position = self._tables.head_of(connection).trimmed
-            return Offset(position, self._tables.id_at(connection, position) or "")
+            head = self._tables.head_of(connection)
+            return self._offset(connection, head, head.trimmed)
+
+    def _offset(self, connection: Connection, head: Any, position: int) -> Offset:
+        found = self._tables.id_at(connection, position) or ""
+        return Offset(position, found, head.inbox)
 
     def offset_at(self, after: Offset, most: int) -> Offset:
         """Return the place that is at most so many events further."""
         self.open()
         with self._database.reading() as connection:
-            self._check(connection, after)
-            head = self._tables.head_of(connection).position
-            position = min(head, after.position + most)
-            return Offset(position, self._tables.id_at(connection, position) or "")
+            head = self._check(connection, after)
+            position = min(head.position, after.position + most)
+            return self._offset(connection, head, position)
 
-    def read(self, after: Offset, through: Offset, most: int = 10_000) -> list[Event]:
+    def read(
+        self, after: Offset, through: Offset, most: int = 10_000, size: int = 1 << 25
+    ) -> list[Event]:
         """Return events between two places, in order: the same whenever it is asked.
+
+        At least one, if there is any; then not more than `most`, nor bodies of more
+        than `size` characters together.
 
         Raises:
             InboxChangedError: one of the events is not there, or another one is.
@@ -256,10 +284,12 @@ class Inbox:
         with self._database.reading() as connection:
             self._check(connection, after)
             self._check(connection, through)
-            found = self._tables.read(
-                connection, after.position, through.position, most
-            )
-        wanted = min(most, through.position - after.position)
+            wanted = min(most, through.position - after.position)
+            last = after.position + wanted
+            if wanted > 0:
+                fit = self._tables.fitting(connection, after.position, last, size)
+                wanted = min(wanted, fit)
+            found = self._tables.read(connection, after.position, last, wanted)
         if len(found) != wanted:
             raise InboxChangedError(
                 f"inbox {self.name} at {self.address}: {wanted} events were after "
@@ -278,9 +308,11 @@ class Inbox:
         with self._database.reading() as connection:
             self._check(connection, offset)
 
-    def _check(self, connection: Connection, offset: Offset) -> None:
+    def _check(self, connection: Connection, offset: Offset) -> Any:
         head = self._tables.head_of(connection)
         where = f"inbox {self.name} at {self.address}: position {offset.position}"
+        if offset.inbox not in ("", head.inbox):
+            raise InboxChangedError(f"{where} was read in another inbox. {_PUT_BACK}")
         if offset.position > head.position:
             raise InboxChangedError(
                 f"{where} was read, and it ends at {head.position}. {_PUT_BACK}"
@@ -295,17 +327,54 @@ class Inbox:
             raise InboxChangedError(
                 f"{where} was event {offset.id!r}, and is {found!r}. {_PUT_BACK}"
             )
+        return head
 
     # --- readers ---------------------------------------------------------------------
 
-    def join(self, reader: str, offset: Offset) -> None:
-        """Keep events for a reader from here on, if it is not known yet."""
+    def begin(self, reader: str, *, newest: bool = False) -> Offset:
+        """Return where a query begins that has no checkpoint, and keep events for it.
+
+        Asked again it is the same place, as long as the reader has committed nothing.
+        With `newest` a reader that is known goes on where it was.
+        """
         self.open()
         with self._database.durable() as connection:
             self._tables.lock_head(connection)
-            if reader not in [r.reader for r in self._tables.readers(connection)]:
-                self._check(connection, offset)
-                self._tables.add_reader(connection, reader, offset, self._clock())
+            head = self._tables.head_of(connection)
+            known = self._reader(connection, reader)
+            if newest and known is not None:
+                return Offset(known.position, known.id, head.inbox)
+            position = head.position if newest else head.trimmed
+            offset = self._offset(connection, head, position)
+            self._hold(connection, reader, offset)
+        return offset
+
+    def join(self, reader: str, offset: Offset) -> None:
+        """Keep events for a reader from here on.
+
+        Raises:
+            InboxChangedError: some of them are not there.
+        """
+        self.open()
+        with self._database.durable() as connection:
+            self._tables.lock_head(connection)
+            self._check(connection, offset)
+            self._hold(connection, reader, offset)
+
+    def _reader(self, connection: Connection, reader: str) -> Any:
+        rows = {row.reader: row for row in self._tables.readers(connection)}
+        return rows.get(reader)
+
+    def _hold(self, connection: Connection, reader: str, offset: Offset) -> None:
+        """Note a reader, or that one has gone back. The caller holds the head."""
+        known, now = self._reader(connection, reader), self._clock()
+        if known is None:
+            self._tables.add_reader(connection, reader, offset, now)
+        elif offset.position < known.position:
+            self._tables.move_reader(connection, reader, offset, now)
+        else:
+            return
+        self._tables.unmark(connection, offset.position)
 
     def confirm(self, reader: str, offset: Offset) -> None:
         """Note that a reader has committed all events up to here, and trim.
@@ -313,15 +382,24 @@ class Inbox:
         Raises:
             InboxChangedError: it was retired.
         """
+        self.open()
         now = self._clock()
         with self._database.relaxed() as connection:
+            self._tables.lock_head(connection)
             if not self._tables.move_reader(connection, reader, offset, now):
                 raise InboxChangedError(
                     f"inbox {self.name} at {self.address}: reader {reader} was "
                     "retired: begin again with another name and a new checkpoint"
                 )
-            self._tables.note_passed(connection, now, self._keep / _MARKS)
-        self._trim(now)
+            keep = self._tables.head_of(connection).keep
+            self._tables.note_passed(connection, now, keep / _MARKS)
+        try:
+            for _ in range(_MOST_PORTIONS):
+                if not self._trim(now):
+                    break
+        except sa.exc.OperationalError as error:
+            # The next one trims what is left.
+            logger.warning("inbox: not trimmed: %s", self.describe(error))
 
     def readers(self) -> Sequence[Any]:
         """Return each reader, its position and when it moved last; slowest first."""
@@ -335,14 +413,17 @@ class Inbox:
         with self._database.durable() as connection:
             return self._tables.delete_reader(connection, reader)
 
-    def _trim(self, now: float) -> None:
+    def _trim(self, now: float) -> bool:
+        """Delete a portion of what is kept no longer; say whether there may be more."""
         with self._database.relaxed() as connection:
-            through = self._tables.passed_at(connection, now - self._keep)
-            trimmed = self._tables.head_of(connection).trimmed
-            if through > trimmed:
-                self._tables.trim(connection, through)
-                self._tables.forget_marks(connection, now - self._keep)
-            self._tables.forget_ids(connection, now - self._ids, trimmed)
+            self._tables.lock_head(connection)  # a reader may come, or go back
+            head, events = self._tables.head_of(connection), 0
+            through = self._tables.passed_at(connection, now - head.keep)
+            if through > head.trimmed:
+                events = self._tables.trim(connection, through)
+                self._tables.forget_marks(connection, now - head.keep)
+            ids = self._tables.forget_ids(connection, now - head.ids, head.trimmed)
+        return max(events, ids) >= PORTION
 
     def gauges(self) -> dict[str, float]:
         """Return how many events wait for the slowest reader, and since when."""

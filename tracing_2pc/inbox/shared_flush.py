@@ -67,10 +67,14 @@ class SharedFlush(Generic[Item, Result]):
             self._waiting.append(mine)
             mine.leads = not self._is_led
             self._is_led = True
-        if not mine.leads:
-            mine.woken.wait()
-        if mine.leads:
-            self._lead()
+        try:
+            if not mine.leads:
+                mine.woken.wait()
+            if mine.leads:
+                self._lead()
+        except BaseException:  # this thread is ended: another one must lead
+            self._leave(mine)
+            raise
         if mine.error is not None:
             raise mine.error
         assert mine.result is not None  # noqa: S101 - for the type checker
@@ -78,9 +82,10 @@ class SharedFlush(Generic[Item, Result]):
 
     def _lead(self) -> None:
         """Store those who wait now, the leader's own request among them."""
-        together = self._take()
+        together: list[_Waiting[Item, Result]] = []
         error: Exception | None = RuntimeError("the thread that stores was ended")
         try:
+            together = self._take()
             results = self._store([one.items for one in together])
             for one, result in zip(together, results, strict=True):
                 one.result = result
@@ -93,6 +98,14 @@ class SharedFlush(Generic[Item, Result]):
             self._hand_on()
             for one in together:
                 one.woken.set()
+
+    def _leave(self, mine: _Waiting[Item, Result]) -> None:
+        with self._lock:
+            if mine not in self._waiting:
+                return
+            self._waiting.remove(mine)
+        if mine.leads:
+            self._hand_on()
 
     def _take(self) -> list[_Waiting[Item, Result]]:
         with self._lock:

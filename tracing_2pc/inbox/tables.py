@@ -6,6 +6,7 @@ commits: a reader never passes an event that is not committed yet.
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from collections.abc import Collection, Sequence
@@ -24,7 +25,7 @@ MAX_NAME: Final = 40
 _TOGETHER: Final = 500
 """Ids that one statement asks for."""
 
-_PORTION: Final = 2_000
+PORTION: Final = 2_000
 """Rows that one transaction deletes."""
 
 Key = tuple[str, str]
@@ -47,6 +48,8 @@ class InboxTables:
             sa.Column("inbox", sa.String(32), nullable=False),
             sa.Column("position", sa.BigInteger, nullable=False),
             sa.Column("trimmed", sa.BigInteger, nullable=False),
+            sa.Column("keep", sa.Float(53), nullable=False),
+            sa.Column("ids", sa.Float(53), nullable=False),
         )
         self.event = self._add(
             "event",
@@ -83,7 +86,11 @@ class InboxTables:
     def _add(self, suffix: str, *columns: sa.Column[Any]) -> sa.Table:
         return sa.Table(f"{self.name}_tpc_{suffix}", self.metadata, *columns)
 
-    def create(self, connection: Connection) -> None:
+    def exist(self, connection: Connection) -> bool:
+        """Whether somebody has made them."""
+        return sa.inspect(connection).has_table(self.head.name)
+
+    def create(self, connection: Connection, keep: float, ids: float) -> None:
         """Make what is missing. The caller excludes other creators.
 
         Raises:
@@ -91,11 +98,14 @@ class InboxTables:
         """
         self.metadata.create_all(connection)
         version = connection.scalar(sa.select(self.head.c.version))
+        kept = {"keep": keep, "ids": ids}
         if version is None:
-            first = {"version": VERSION, "position": 0, "trimmed": 0}
+            first = {"version": VERSION, "position": 0, "trimmed": 0, **kept}
             made = {**first, "inbox": uuid.uuid4().hex}
             connection.execute(self.head.insert().values(made))
-        elif version > VERSION:
+        elif version == VERSION:
+            connection.execute(self.head.update().values(kept))
+        else:
             raise ConfigurationError(
                 f"{self.head.name} has version {version}, this tracing_2pc knows "
                 f"{VERSION}: upgrade tracing_2pc here"
@@ -176,6 +186,18 @@ class InboxTables:
         c = self.key.c
         return connection.scalar(sa.select(c.id).where(c.position == position))
 
+    def fitting(
+        self, connection: Connection, after: int, through: int, size: int
+    ) -> int:
+        """Return how many of the next events have so many characters, at least one."""
+        c = self.event.c
+        asked = sa.select(sa.func.length(c.body)).where(
+            c.position > after, c.position <= through
+        )
+        lengths = connection.scalars(asked.order_by(c.position)).all()
+        sums = itertools.accumulate(lengths)
+        return max(1, sum(1 for total in sums if total <= size))
+
     def readers(self, connection: Connection) -> Sequence[Any]:
         """Return each reader's row, the slowest first."""
         c = self.reader.c
@@ -187,7 +209,8 @@ class InboxTables:
         self, connection: Connection, reader: str, offset: Offset, at: float
     ) -> None:
         """Keep events for one more reader."""
-        row = {"reader": reader, **offset._asdict(), "at": at}
+        place = {"position": offset.position, "id": offset.id, "at": at}
+        row = {"reader": reader, **place}
         connection.execute(self.reader.insert().values(row))
 
     def move_reader(
@@ -195,8 +218,13 @@ class InboxTables:
     ) -> bool:
         """Note how far a reader has committed; say whether there is one."""
         moved = self.reader.update().where(self.reader.c.reader == reader)
-        values = {**offset._asdict(), "at": at}
+        values = {"position": offset.position, "id": offset.id, "at": at}
         return bool(connection.execute(moved.values(values)).rowcount)
+
+    def unmark(self, connection: Connection, position: int) -> None:
+        """Forget that all readers were further than this: one is not, any more."""
+        c = self.passed.c
+        connection.execute(self.passed.delete().where(c.position > position))
 
     def delete_reader(self, connection: Connection, reader: str) -> bool:
         """Forget a reader; say whether there was one."""
@@ -226,7 +254,7 @@ class InboxTables:
         """Delete a portion of the events up to a position; return how many."""
         c = self.event.c
         oldest = sa.select(c.position).where(c.position <= through)
-        some = oldest.order_by(c.position).limit(_PORTION).subquery()
+        some = oldest.order_by(c.position).limit(PORTION).subquery()
         last = connection.scalar(sa.select(sa.func.max(some.c.position)))
         if last is None:
             return 0
@@ -234,12 +262,19 @@ class InboxTables:
         connection.execute(self.head.update().values(trimmed=last))
         return deleted.rowcount
 
-    def forget_ids(self, connection: Connection, before: float, trimmed: int) -> None:
-        """Delete a portion of the ids of events that are gone, and of old marks."""
+    def forget_ids(self, connection: Connection, before: float, trimmed: int) -> int:
+        """Delete a portion of the ids of events that are gone; return how many.
+
+        That of the last one stays: by it an offset is known to be of this inbox.
+        """
         c = self.key.c
-        old = sa.select(c.position).where(c.position <= trimmed, c.at < before)
-        some = old.order_by(c.position).limit(_PORTION).scalar_subquery()
-        connection.execute(self.key.delete().where(c.position.in_(some)))
+        gone = sa.select(c.position, c.at).where(c.position < trimmed)
+        # The oldest are the first: no other is looked at.
+        first = gone.order_by(c.position).limit(PORTION).subquery()
+        some = sa.select(first.c.position).where(first.c.at < before)
+        return connection.execute(
+            self.key.delete().where(c.position.in_(some.scalar_subquery()))
+        ).rowcount
 
     def forget_marks(self, connection: Connection, before: float) -> None:
         """Delete the notes of who had passed what that no trim needs any more."""

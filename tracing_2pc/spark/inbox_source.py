@@ -7,14 +7,17 @@ batch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import sqlalchemy as sa
 
-from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.inbox import Event, Inbox, Offset
 from tracing_2pc.inbox.inbox import InboxChangedError
@@ -109,7 +112,7 @@ class _Options:
     partitions: int
 
     def open(self) -> Inbox:
-        return Inbox(self.url, self.name)
+        return Inbox(self.url, self.name, must_exist=True)
 
 
 @dataclasses.dataclass
@@ -137,7 +140,9 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins."""
-        return _to_spark(self._opened().start(newest=self._options.newest))
+        options = self._options
+        with _said(self._opened()) as inbox:
+            return _to_spark(inbox.begin(options.reader, newest=options.newest))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return how many events a batch may have."""
@@ -146,21 +151,20 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is there now, and end."""
-        self._target = self._opened().end()
+        with _said(self._opened()) as inbox:
+            self._target = inbox.end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch; the first call makes the reader known."""
-        inbox, after = self._opened(), _from_spark(start)
-        if not self._is_known:
-            inbox.check(after)
-            inbox.join(self._options.reader, after)
-            self._is_known = True
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = inbox.end() if most is None else inbox.offset_at(after, most)
+        after = _from_spark(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else sys.maxsize
+        with _said(self._opened()) as inbox:
+            if not self._is_known:
+                inbox.join(self._options.reader, after)
+                self._is_known = True
+            end = inbox.offset_at(after, most)
         if self._target is not None and end.position > self._target.position:
             end = max(self._target, after)
-        if end.position < after.position:
-            inbox.check(after)  # it was put back: this says so
         return _to_spark(end)
 
     def partitions(
@@ -171,9 +175,15 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         count = last.position - first.position
         if not count:
             return []
+        if count < 0:
+            raise InboxChangedError(
+                f"inbox {self._options.name}: the batch ends at {last.position}, and "
+                f"begins at {first.position}: reader {self._options.reader} was "
+                "retired, or is another query's, too"
+            )
         size = max(-(-count // self._options.partitions), min(count, 1_000))
         inner = range(first.position + size, last.position, size)
-        ends = [*(Offset(position) for position in inner), last]
+        ends = [*(first._replace(position=n, id="") for n in inner), last]
         return [
             _Range(after, through)
             for after, through in zip([first, *ends], ends, strict=False)
@@ -188,20 +198,33 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         inbox, after = self._options.open(), partition.after
         try:
             while after.position < partition.through.position:
-                events = inbox.read(after, partition.through, _PAGE)
+                with _said(inbox):
+                    events = inbox.read(after, partition.through, _PAGE)
                 yield _batch(events)
-                after = Offset(events[-1].position, events[-1].id)
+                last = events[-1]
+                after = after._replace(position=last.position, id=last.id)
         finally:
             inbox.close()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the inbox know how far this reader is."""
-        self._opened().confirm(self._options.reader, _from_spark(end))
+        with _said(self._opened()) as inbox:
+            inbox.confirm(self._options.reader, _from_spark(end))
 
     def stop(self) -> None:
         """Release connections."""
         if self._inbox is not None:
             self._inbox.close()
+
+
+@contextlib.contextmanager
+def _said(inbox: Inbox) -> Iterator[Inbox]:
+    """Say in one line that a database does not answer."""
+    try:
+        yield inbox
+    except sa.exc.SQLAlchemyError as error:
+        why = inbox.describe(error)
+        raise TwoPhaseError(f"inbox {inbox.name}: {why}") from None
 
 
 def _read_options(options: Mapping[str, str]) -> _Options:
@@ -238,13 +261,14 @@ def _count(name: str, text: str) -> int:
 
 
 def _to_spark(offset: Offset) -> dict[str, Any]:
-    return {"position": offset.position, "id": offset.id}
+    return offset._asdict()
 
 
 def _from_spark(offset: Mapping[str, Any]) -> Offset:
     try:
-        return Offset(int(offset["position"]), str(offset["id"]))
-    except (KeyError, ValueError):
+        inbox = str(offset["inbox"])
+        return Offset(int(offset["position"]), str(offset["id"]), inbox)
+    except (KeyError, TypeError, ValueError):
         raise InboxChangedError(
             "the checkpoint is another source's: give this query one of its own"
         ) from None
