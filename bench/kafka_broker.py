@@ -11,10 +11,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from support.waiting import ANSWERED, AT_LAST, SOON, until
 
 START = Path(__file__).parents[1] / "tools" / "kafka" / "start"
+
+
+SECRET = "secret"
+"""The password of `relay`, who may do at `guarded` what `allow` says."""
 
 
 class Seen(NamedTuple):
@@ -35,20 +52,37 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ports = _free_ports(2)
+        self._ports = _free_ports(3)
         self.address = f"127.0.0.1:{self._ports[0]}"
+        self.guarded = f"127.0.0.1:{self._ports[2]}"
         self._names = (f"topic{n}" for n in itertools.count(1))
         self.admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        ports = map(str, self._ports)
+    def start(self, *under: str) -> None:
+        """Start it, under a command that becomes it; wait until it answers."""
+        ports = map(str, self._ports[:2])
+        command = [*under, START, self.folder, *ports, *self._settings()]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [START, self.folder, *ports], stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
         until(self._answers)
+
+    def _settings(self) -> list[str]:
+        own, controller = self.address, f"127.0.0.1:{self._ports[1]}"
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        clients = f"PLAINTEXT://{own},GUARDED://{self.guarded}"
+        return [
+            f"listeners={clients},CONTROLLER://{controller}",
+            f"advertised.listeners={clients}",
+            "listener.security.protocol.map="
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms=PLAIN",
+            "listener.name.guarded.plain.sasl.jaas.config="
+            f'{module} required user_relay="{SECRET}";',
+            f"authorizer.class.name={authorizer}",
+            "super.users=User:ANONYMOUS",
+        ]
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -80,9 +114,39 @@ class Broker:
 
     def configure(self, topic: str, **config: str) -> None:
         """Alter a topic."""
-        config = {key.replace("_", "."): value for key, value in config.items()}
-        resource = ConfigResource("topic", topic, set_config=config)
-        self.admin.alter_configs([resource])[resource].result(AT_LAST)
+        entries = [
+            ConfigEntry(
+                key.replace("_", "."),
+                value,
+                incremental_operation=AlterConfigOpType.SET,
+            )
+            for key, value in config.items()
+        ]
+        resource = ConfigResource("topic", topic, incremental_configs=entries)
+        altered = self.admin.incremental_alter_configs([resource])
+        altered[resource].result(AT_LAST)
+
+    def allow(self, kind: str, name: str, *operations: str) -> None:
+        """Let `relay` do this, and nothing else, with a topic or a transactional id."""
+        about = ResourceType[kind], name, ResourcePatternType.LITERAL, "User:relay", "*"
+        wanted = AclBindingFilter(*about, AclOperation.ANY, AclPermissionType.ANY)
+        self.admin.delete_acls([wanted])[wanted].result(AT_LAST)
+        rights = [
+            AclBinding(*about, AclOperation[operation], AclPermissionType.ALLOW)
+            for operation in operations
+        ]
+        if rights:
+            for done in self.admin.create_acls(rights).values():
+                done.result(AT_LAST)
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Let a topic have so many partitions."""
+        added = self.admin.create_partitions([NewPartitions(topic, count)])
+        added[topic].result(AT_LAST)
+        until(lambda: len(self._partitions(topic)) == count)
+
+    def _partitions(self, topic: str) -> set[int]:
+        return set(self.admin.list_topics(timeout=ANSWERED).topics[topic].partitions)
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
@@ -91,6 +155,10 @@ class Broker:
 
     def read(self, topic: str, isolation: str = "read_committed") -> list[Seen]:
         """Read a topic from its beginning to the end that readers have."""
+        return [_seen(message) for message in self.each(topic, isolation)]
+
+    def each(self, topic: str, isolation: str = "read_committed") -> Iterator[Any]:
+        """Yield its messages one by one: there may be many."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.address,
@@ -104,15 +172,13 @@ class Broker:
             found = consumer.list_topics(topic, timeout=ANSWERED).topics[topic]
             left = set(found.partitions)
             consumer.assign([TopicPartition(topic, number, 0) for number in left])
-            seen = []
             while left:
                 message = until(lambda: consumer.poll(ANSWERED))
                 if message.error() is None:
-                    seen.append(_seen(message))
+                    yield message
                 else:
                     assert message.error().code() == KafkaError._PARTITION_EOF
                     left.discard(message.partition())
-        return seen
 
 
 def _seen(message: Any) -> Seen:

@@ -1,11 +1,13 @@
 """A process that publishes what an outbox holds, and ends when nothing is left.
 
-`python -m brokers.publish URL SERVERS TOPIC [PORT]`: with a port it serves the outbox,
-too, and does not end.
+`python -m brokers.publish URL SERVERS TOPIC [PORT|fork]`: with a port it serves the
+outbox, too, and does not end. Or it forks then, as servers do, says so, and parent and
+child go on until nothing is left once more, and their input ends.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from flask import Flask
@@ -22,13 +24,22 @@ LEASE = SOON
 def main(url: str, servers: str, topic: str, port: str = "") -> None:
     relay = KafkaRelay(servers, topic=topic, key="id")
     outbox = Outbox(url, relay, lease=LEASE)
-    if port:
+    if port.isdecimal():
         app = Flask("totals")
         app.register_blueprint(participant_blueprint(outbox, insecure=True))
         outbox.start()
         app.run("127.0.0.1", int(port), threaded=True)
     outbox._sender.start()
     until(lambda: outbox.gauges()["tpc.outbox.backlog"] == 0)
+    if port == "fork":
+        child = os.fork()
+        outbox._sender.start()
+        print("forked", flush=True)  # noqa: T201 - the test waits for both
+        sys.stdin.read()
+        until(lambda: outbox.gauges()["tpc.outbox.backlog"] == 0)
+        if not child:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
     outbox.close()
 
 

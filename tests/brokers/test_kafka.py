@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import IsolationLevel, Producer
 from confluent_kafka.admin import NewTopic
-from support.branches import ONE, Branch, orders, records
+from support.branches import ONE, OTHER, Branch, orders, records
 from support.databases import url
 from support.kinds import sqlite_url
 from support.participant import World, database_of, end, keep
@@ -25,7 +25,7 @@ from support.relay import expire
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
 
-from bench.kafka_broker import Broker, Seen
+from bench.kafka_broker import SECRET, Broker, Seen
 from brokers import kills
 from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.core.states import RequestState
@@ -43,6 +43,7 @@ pytestmark = [
     ),
 ]
 POINTS = [point for point in FAILPOINTS if point.startswith("relay.")]
+LARGE = records(id=[1], note=["x" * 100_000])
 ROUNDS = 20
 TEXTS = texts("kafka")
 MURMUR2 = {"21": -973932308, "foobar": -790332482, "abc": 479470107}
@@ -70,7 +71,13 @@ def world(broker: Broker, topic: str, tmp_path: Path) -> Iterator[World]:
 
 
 def publishing(
-    broker: Broker, topic: str, folder: Path, point: str = "", word: str = "KILL"
+    broker: Broker,
+    topic: str,
+    folder: Path,
+    point: str = "",
+    word: str = "KILL",
+    *,
+    forks: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process that publishes all there is, or is stopped at a point."""
     fired = folder / f"fired {len(list(folder.iterdir()))}"
@@ -81,11 +88,19 @@ def publishing(
     }
     about = [sqlite_url(folder), broker.address, topic]
     return subprocess.Popen(
-        [sys.executable, "-m", "brokers.publish", *about],
+        [sys.executable, "-m", "brokers.publish", *about, *["fork"] * forks],
+        stdin=subprocess.PIPE if forks else None,
+        stdout=subprocess.PIPE if forks else None,
         env=os.environ | (armed if point else {}),
         cwd=Path(__file__).parents[1],
         start_new_session=True,
     )
+
+
+def listed(world: World) -> str:
+    """Why what waits does, as a person is shown it."""
+    query = RequestQuery(None, None, RequestState.QUARANTINED, (0.0, ""), 100)
+    return "".join(one.body for one in world.resource.list_requests(query).requests)
 
 
 def publish(broker: Broker, topic: str, folder: Path) -> None:
@@ -266,9 +281,7 @@ def test_a_publication_that_outlasts_the_time_out_is_held_back(
     own._keep_on = lambda: until(is_ended)  # type: ignore[method-assign]
     keep(world, "orders.1.1", ONE)
     until(lambda: own.turn() == 0 and own._failed)
-    query = RequestQuery(None, None, RequestState.QUARANTINED, (0.0, ""), 100)
-    (refused,) = world.resource.list_requests(query).requests
-    assert TEXTS["takes too long"].format(seconds=SOON) in refused.body
+    assert TEXTS["takes too long"].format(seconds=SOON) in listed(world)
     relay._transaction_timeout = PATIENT
     own._keep_on = lambda: None  # type: ignore[method-assign]
     own._forget()
@@ -355,14 +368,152 @@ def test_a_topic_that_is_deleted_holds_back_its_application_only(
 
 
 @pytest.mark.nightly
+def test_of_two_clones_one_stops(
+    broker: Broker, topic: str, world: World, tmp_path: Path
+) -> None:
+    """While both publish at once: nothing is there twice, nothing of both."""
+    keep(world, "orders.1.1", ONE)
+    publish(broker, topic, tmp_path)
+    database_of(world.resource).engine.dispose()
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    for path in tmp_path.glob("*.db"):
+        shutil.copy(path, folder)
+    clone = outbox(sqlite_url(folder), KafkaRelay(broker.address, topic=topic))
+    keep(world, "orders.2.1", ONE)
+    keep(clone, "orders.2.1", OTHER)
+    both = [publishing(broker, topic, where) for where in (tmp_path, folder)]
+    try:
+        stopped = until(
+            lambda: [
+                int(one.resource.gauges()["tpc.outbox.stopped"])
+                for one in (world, clone)
+            ],
+            sum,
+        )
+        assert both[stopped.index(0)].wait(AT_LAST) == 0
+        assert sorted(stopped) == [0, 1]
+    finally:
+        for process in both:
+            process.kill()
+            process.wait(AT_LAST)
+        end(clone.resource)
+    keys = collections.Counter(one.headers["tpc-key"] for one in broker.read(topic))
+    rows = 3 if stopped == [0, 1] else 1
+    assert (set(keys.values()), len(keys)) == ({1}, 3 + rows)
+
+
+@pytest.mark.nightly
+def test_partitions_are_added_and_a_service_forks(
+    broker: Broker, topic: str, world: World, tmp_path: Path
+) -> None:
+    """After a prepare, and after a process has published: each record is there once."""
+    keep(world, "orders.1.1", ONE)
+    process = publishing(broker, topic, tmp_path, forks=True)
+    assert process.stdout is not None
+    for _ in range(2):  # parent and child
+        assert process.stdout.readline() == b"forked\n"
+    keep(world, "orders.2.1", ONE)
+    broker.add_partitions(topic, 5)
+    for number in (3, 4, 5):
+        keep(world, f"orders.{number}.1", ONE)
+    process.communicate(timeout=AT_LAST)
+    assert process.returncode == 0
+    assert_once(broker.read(topic), 1, 2, 3, 4, 5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cause", ["right", "limit"])
+def test_what_is_refused_after_the_commit_waits_and_others_go_on(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """With the rights of the manual and no other, until a person mends the cause."""
+    monkeypatch.setenv("RELAY_PASSWORD", SECRET)
+    refusing, there = broker.topic(), broker.topic()
+    relay = KafkaRelay(
+        broker.guarded,
+        topic=lambda record: there if record["id"] == 4 else refusing,
+        settings={
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "relay",
+            "sasl.password": "env:RELAY_PASSWORD",
+        },
+    )
+    world = outbox(sqlite_url(tmp_path), relay)
+    world.resource.open()
+    own_topic = f"tpc-{world.resource._queue.positions()[0]}"
+    rights = ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
+    for topic in (refusing, there):
+        broker.allow("TOPIC", topic, *rights)
+    broker.allow("TOPIC", own_topic, *rights, "READ", "CREATE")
+    broker.allow("TRANSACTIONAL_ID", own_topic, "WRITE", "DESCRIBE")
+    until(lambda: world.prepare("orders.1.1", LARGE, once=True).status_code == 200)
+    keep(world, "orders.1.1", LARGE)
+    keep(world, "others.1.1", OTHER)
+    if cause == "right":
+        broker.allow("TOPIC", refusing, "DESCRIBE", "DESCRIBE_CONFIGS")
+    else:
+        broker.configure(refusing, max_message_bytes="10000")
+    own = Publisher(world.resource._queue, relay, PATIENT)
+
+    def published(topic: str) -> list[str]:
+        own.turn()
+        return [one.headers["tpc-transaction"] for one in broker.read(topic)]
+
+    assert until(lambda: published(there)) == ["others.1.1"]
+    assert published(refusing) == []
+    until(lambda: own.turn() and world.visible() == 1)
+    assert TEXTS[cause] in listed(world)
+    own._failed.clear()
+    broker.allow("TOPIC", refusing, *rights)
+    broker.configure(refusing, max_message_bytes="1000000")
+    assert until(lambda: published(refusing)) == ["orders.1.1"]
+    until(lambda: own.turn() and world.visible() == 0)
+    end(world.resource)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not shutil.which("faketime"), reason="needs faketime")
+def test_the_broker_is_a_week_older(
+    broker: Broker, world: World, topic: str, tmp_path: Path
+) -> None:
+    """Ids, epochs and offsets expire there; a position does not, nor does a fence."""
+    broker.configure(topic, retention_ms="-1")
+    keep(world, "orders.1.1", ONE)
+    publish(broker, topic, tmp_path)
+    keep(world, "orders.2.1", ONE)
+    slept = publishing(broker, topic, tmp_path, "relay.before_commit", "STOP")
+    os.waitid(os.P_PID, slept.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    broker.kill()
+    broker.start("faketime", "-f", "+8d")
+    try:
+        publish(broker, topic, tmp_path)
+        keep(world, "orders.3.1", ONE)
+        os.killpg(slept.pid, signal.SIGCONT)
+        assert slept.wait(AT_LAST) == 0
+        assert_once(broker.read(topic), 1, 2, 3)
+    finally:
+        broker.kill()
+        broker.start()
+
+
+@pytest.mark.nightly
 def test_a_large_batch(
     broker: Broker, topic: str, world: World, tmp_path: Path
 ) -> None:
-    """Is one publication, read page by page."""
-    keep(world, "orders.1.1", Branch(orders(*range(100_000)), 100_000))
-    publish(broker, topic, tmp_path)
-    keys = {one.headers["tpc-key"] for one in broker.read(topic)}
-    assert len(keys) == 100_000
+    """Is one publication, read page by page: the memory for it has a limit."""
+    memory = []
+    for number, rows in enumerate((100_000, 1_000_000), 1):
+        keep(world, f"orders.{number}.1", Branch(orders(*range(rows)), rows))
+        process = publishing(broker, topic, tmp_path)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        memory.append(usage.ru_maxrss)
+    counts = collections.Counter(int(one.key()) for one in broker.each(topic))
+    assert counts == {id_: 1 + (id_ < 100_000) for id_ in range(1_000_000)}
+    assert memory[1] < 1.5 * memory[0], memory
 
 
 @pytest.mark.nightly

@@ -370,7 +370,8 @@ class KafkaRelay:
 
     def _raise_refused(self) -> None:
         if self._refused:
-            raise PublishError(f"the broker refuses a message: {self._refused[0]}")
+            why = self._refused[0] + self._cause()
+            raise PublishError(f"the broker refuses a message: {why}")
         self._raise_outlasted()
 
     def _raise_outlasted(self) -> None:
@@ -385,6 +386,16 @@ class KafkaRelay:
                 "and transaction.max.timeout.ms at the broker if that is less",
                 seconds,
             )
+
+    def _cause(self) -> str:
+        """Return why the transaction under way failed: its messages are purged then."""
+        try:
+            if self._producer is not None:
+                self._producer.begin_transaction()  # refused, and that says why
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                return f": {error.args[0].str()}"
+        return ""
 
     def expect(self, topics: Iterable[str]) -> None:
         """Look out for all that is in these topics now.
