@@ -82,6 +82,8 @@ class Broker:
             f'{module} required user_relay="{SECRET}";',
             f"authorizer.class.name={authorizer}",
             "super.users=User:ANONYMOUS",
+            # What expires does so as soon as it may.
+            "transaction.remove.expired.transaction.cleanup.interval.ms=1000",
         ]
 
     def _answers(self) -> bool:

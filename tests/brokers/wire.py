@@ -10,9 +10,11 @@ import contextlib
 import io
 import socket
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from support.waiting import ANSWERED
+
+_UNKNOWN_ID: Final = 105
 
 
 class Open(NamedTuple):
@@ -54,11 +56,13 @@ def open_in(address: str, topic: str, partition: int) -> list[Open]:
 
 
 def ended(address: str, transactional_id: str) -> Ended:
-    """Return how the coordinator has ended the last transaction of an id."""
+    """Return how the coordinator has ended an id's last transaction; "" if expired."""
     answer = _ask(address, 65, 0, b"\x02" + _text(transactional_id) + b"\0")
     answer.read(4)
     assert _number(answer) == 2
     (error,) = struct.unpack(">h", answer.read(2))
+    if error == _UNKNOWN_ID:
+        return Ended("", -1, -1)
     assert error == 0, error
     _read_text(answer)
     state = _read_text(answer)

@@ -310,6 +310,9 @@ def test_a_store_that_was_put_back_stops_the_relay(
     all_turns(relay)
     batches(world, 4)
     all_turns(relay)
+    with pytest.raises(RefusalError):  # it is in, and stays in once
+        world.resource.send_again(order("orders.1.1"))
+    all_turns(relay)
     assert topic.transactions() == [*before, *then, "orders.4.1"]
     assert listed(world) == []
     assert stored(world, "outbox_tpc_by_hand") == 1
