@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -367,6 +368,7 @@ def test_a_thread_that_is_ended_leads_nobody_to_wait(inbox):
         def wait(self, _: float | None = None) -> bool:
             raise SystemExit
 
+    ending = SimpleNamespace(Event=EndedEvent, Lock=threading.Lock)
     with inbox._database.durable() as connection:
         inbox.open()
         inbox._tables.lock_head(connection)
@@ -374,7 +376,7 @@ def test_a_thread_that_is_ended_leads_nobody_to_wait(inbox):
         first.start()
         until(lambda: flush._is_led and not flush._waiting)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(shared_flush.threading, "Event", EndedEvent)
+            patch.setattr(shared_flush, "threading", ending)
             with pytest.raises(SystemExit):
                 inbox.store("shop", [event("b")])
     first.join(AT_LAST)

@@ -153,7 +153,7 @@ class Inbox:
 
         Args:
             producer: who sends them; ids are unique by producer.
-            events: none of them twice.
+            events: one that is repeated among them is stored once, too.
             also: is done in the same transaction with those events that are new, if
                 there are any; then they share no flush, and others wait meanwhile.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -195,16 +196,13 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         Raises:
             InboxChangedError: its events are not there any more.
         """
-        inbox, after = self._options.open(), partition.after
-        try:
-            while after.position < partition.through.position:
-                with _said(inbox):
-                    events = inbox.read(after, partition.through, _PAGE)
-                yield _batch(events)
-                last = events[-1]
-                after = after._replace(position=last.position, id=last.id)
-        finally:
-            inbox.close()
+        inbox, after = _of_process(self._options), partition.after
+        while after.position < partition.through.position:
+            with _said(inbox):
+                events = inbox.read(after, partition.through, _PAGE)
+            yield _batch(events)
+            last = events[-1]
+            after = after._replace(position=last.position, id=last.id)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the inbox know how far this reader is."""
@@ -215,6 +213,12 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         """Release connections."""
         if self._inbox is not None:
             self._inbox.close()
+
+
+@functools.lru_cache(4)
+def _of_process(options: _Options) -> Inbox:
+    """Return what the tasks of a worker read from, one after the other."""
+    return options.open()
 
 
 @contextlib.contextmanager
