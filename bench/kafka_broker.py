@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +25,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from support.waiting import ANSWERED, AT_LAST, SOON, until
+
+from participants.processes import free_ports
 
 START = Path(__file__).parents[1] / "tools" / "kafka" / "start"
 
@@ -52,7 +53,7 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ports = _free_ports(3)
+        self._ports = free_ports(3)
         self.address = f"127.0.0.1:{self._ports[0]}"
         self.guarded = f"127.0.0.1:{self._ports[2]}"
         self._names = (f"topic{n}" for n in itertools.count(1))
@@ -186,14 +187,6 @@ class Broker:
 def _seen(message: Any) -> Seen:
     headers = {name: text.decode() for name, text in message.headers() or ()}
     return Seen(message.partition(), message.key(), message.value(), headers)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @contextlib.contextmanager

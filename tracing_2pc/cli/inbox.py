@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator
-
-import sqlalchemy as sa
 
 from tracing_2pc.cli.acting import perform
 from tracing_2pc.cli.arguments import DONE
 from tracing_2pc.cli.terminal import paint, print_item, table
-from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.inbox import Inbox
 from tracing_2pc.inspection.actions import Action
 from tracing_2pc.inspection.wording import format_count, format_duration
@@ -23,21 +20,11 @@ _HEAD = ("READER", "POSITION", "BEHIND", "MOVED")
 
 def run(options: argparse.Namespace) -> int:
     """List the readers, or retire one; asks the inbox's database, and nothing else."""
-    with _opened(options.inbox, options.name) as inbox:
+    inbox = Inbox(options.inbox, options.name, must_exist=True)
+    with contextlib.closing(inbox), inbox.translated():
         if options.action == "ls":
             return _list(options, inbox)
         return _retire(options, inbox)
-
-
-@contextlib.contextmanager
-def _opened(url: str, name: str) -> Iterator[Inbox]:
-    inbox = Inbox(url, name, must_exist=True)
-    try:
-        yield inbox
-    except sa.exc.SQLAlchemyError as error:
-        raise TwoPhaseError(f"inbox {name}: {inbox.describe(error)}") from None
-    finally:
-        inbox.close()
 
 
 def _list(options: argparse.Namespace, inbox: Inbox) -> int:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-import sqlalchemy as sa
 from flask import Blueprint, Request, Response, jsonify, request
 
 from tracing_2pc.core import content
@@ -19,12 +17,11 @@ from tracing_2pc.core.errors import ConfigurationError, MalformedError
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.http.error_responses import Problem
-from tracing_2pc.http.views import Views, gate_of
+from tracing_2pc.http.views import Views, gate_of, open_or_warn
 from tracing_2pc.inbox.event import NewEvent, Stored
 from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
 from tracing_2pc.participant.json_lines import strict_json
 from tracing_2pc.participant.metrics import Measured
-from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.spans import set_status
 
 ACCEPTED: Final = 202
@@ -37,8 +34,6 @@ _ANYBODY: Final = "local"
 
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\r\n"
-
-logger = logging.getLogger(__name__)
 
 
 def events_blueprint(
@@ -81,11 +76,7 @@ def events_blueprint(
     gate, measured = gate_of(tokens, insecure=insecure), Measured(inbox.gauges)
     limits = (max_body_bytes, max_events)
     views = _Events(gate, name, trust_inbound, measured, inbox, also, *limits)
-    try:
-        inbox.open()
-    except sa.exc.OperationalError as error:
-        why = describe_error(error)
-        logger.warning("the inbox's database does not answer yet: %s", why)
+    open_or_warn(inbox.open, "inbox")
     return views.blueprint()
 
 
@@ -113,7 +104,7 @@ class _Events(Views):
             except BusyError as error:
                 raise Problem(429, str(error), headers={"Retry-After": "1"}) from None
             set_status(step, ACCEPTED, error=False)
-            return _answer(stored, is_one=is_one), ACCEPTED  # type: ignore[return-value]
+            return _answer(stored, is_one=is_one)
 
     def health(self) -> Response:
         self.ready()
@@ -131,7 +122,9 @@ def _producer(caller: Caller) -> str:
 def _answer(stored: list[Stored], *, is_one: bool) -> Response:
     """Say of each event where it is, and whether it was there before."""
     events = [{"id": s.id, "position": s.position, "new": s.is_new} for s in stored]
-    return jsonify(events[0]) if is_one else jsonify(events=events)
+    answer = jsonify(events[0]) if is_one else jsonify(events=events)
+    answer.status_code = ACCEPTED
+    return answer
 
 
 def _read(

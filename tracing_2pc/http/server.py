@@ -7,7 +7,6 @@ import logging
 import os
 from functools import partial
 
-import sqlalchemy as sa
 from flask import Blueprint, Response, jsonify, request
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -20,13 +19,18 @@ from tracing_2pc.http.error_responses import (
     OK,
     Problem,
 )
-from tracing_2pc.http.views import Views, gate_of, refuse, remember_context
+from tracing_2pc.http.views import (
+    Views,
+    gate_of,
+    open_or_warn,
+    refuse,
+    remember_context,
+)
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.participant.metrics import Measured
 from tracing_2pc.participant.requests import RequestOrder
 from tracing_2pc.participant.service import ParticipantService
-from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.spans import set_status
 
 logger = logging.getLogger(__name__)
@@ -73,11 +77,7 @@ def participant_blueprint(
         )
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    try:
-        resource.open()
-    except sa.exc.OperationalError as error:
-        why = describe_error(error)
-        logger.warning("the participant's database does not answer yet: %s", why)
+    open_or_warn(resource.open, "participant")
     return routes.blueprint()
 
 

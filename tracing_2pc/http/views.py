@@ -11,11 +11,12 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import sqlalchemy as sa
 from flask import Blueprint, Response, g, jsonify, request
 from opentelemetry import context as contexts
 from werkzeug.exceptions import HTTPException
@@ -36,6 +37,7 @@ from tracing_2pc.http.error_responses import (
 from tracing_2pc.http.time_limits import TimedInput
 from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.metrics import Measured, record_request
+from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.propagation import extract, storable_context
 from tracing_2pc.tracing.sdk import lifecycle, prometheus
@@ -72,6 +74,15 @@ def gate_of(tokens: str | os.PathLike[str] | None, *, insecure: bool) -> Gate:
             "machine only"
         )
     return TokenGate.read(Path(path))
+
+
+def open_or_warn(make_tables: Callable[[], object], of: str) -> None:
+    """Make tables now if their database answers, else at the first request."""
+    try:
+        make_tables()
+    except sa.exc.OperationalError as error:
+        why = describe_error(error)
+        logger.warning("the %s's database does not answer yet: %s", of, why)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.core.errors import ConfigurationError, RefusalError
+from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.settings import LOCK_WAIT, check_name, seconds
 from tracing_2pc.core.states import Refusal
@@ -106,9 +106,14 @@ class Inbox:
         """The database's address as it may be shown."""
         return self._database.address
 
-    def describe(self, error: sa.exc.SQLAlchemyError) -> str:
-        """Return the database's address and what it said, in one line."""
-        return self._database.describe(error)
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise what the database says as `TwoPhaseError`, in one line."""
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            why = self._database.describe(error)
+            raise TwoPhaseError(f"inbox {self.name}: {why}") from None
 
     def open(self) -> None:
         """Make the tables that are missing, unless they must exist."""
@@ -265,7 +270,8 @@ class Inbox:
         """Return the place that is at most so many events further."""
         self.open()
         with self._database.reading() as connection:
-            head = self._check(connection, after)
+            head = self._tables.head_of(connection)
+            self._check(connection, head, after)
             position = min(head.position, after.position + most)
             return self._offset(connection, head, position)
 
@@ -282,8 +288,9 @@ class Inbox:
         """
         self.open()
         with self._database.reading() as connection:
-            self._check(connection, after)
-            self._check(connection, through)
+            head = self._tables.head_of(connection)
+            self._check(connection, head, after)
+            self._check(connection, head, through)
             wanted = min(most, through.position - after.position)
             last = after.position + wanted
             if wanted > 0:
@@ -306,10 +313,9 @@ class Inbox:
         """
         self.open()
         with self._database.reading() as connection:
-            self._check(connection, offset)
+            self._check(connection, self._tables.head_of(connection), offset)
 
-    def _check(self, connection: Connection, offset: Offset) -> Any:
-        head = self._tables.head_of(connection)
+    def _check(self, connection: Connection, head: Any, offset: Offset) -> None:
         where = f"inbox {self.name} at {self.address}: position {offset.position}"
         if offset.inbox not in ("", head.inbox):
             raise InboxChangedError(f"{where} was read in another inbox. {_PUT_BACK}")
@@ -327,7 +333,6 @@ class Inbox:
             raise InboxChangedError(
                 f"{where} was event {offset.id!r}, and is {found!r}. {_PUT_BACK}"
             )
-        return head
 
     # --- readers ---------------------------------------------------------------------
 
@@ -358,7 +363,7 @@ class Inbox:
         self.open()
         with self._database.durable() as connection:
             self._tables.lock_head(connection)
-            self._check(connection, offset)
+            self._check(connection, self._tables.head_of(connection), offset)
             self._hold(connection, reader, offset)
 
     def _reader(self, connection: Connection, reader: str) -> Any:
@@ -399,7 +404,8 @@ class Inbox:
                     break
         except sa.exc.OperationalError as error:
             # The next one trims what is left.
-            logger.warning("inbox: not trimmed: %s", self.describe(error))
+            why = self._database.describe(error)
+            logger.warning("inbox: not trimmed: %s", why)
 
     def readers(self) -> Sequence[Any]:
         """Return each reader, its position and when it moved last; slowest first."""

@@ -104,9 +104,8 @@ class Publisher(Turns):
         if (is_waiting and publication is None) or now - self._looked > pause:
             self._looked = now
             self._look_at_readers()
-        is_more = is_waiting and self._queue.delete_published()
-        is_more = is_more or publication is not None
-        return 0.0 if is_more else POLL
+        has_deleted = is_waiting and self._queue.delete_published()
+        return 0.0 if has_deleted or publication is not None else POLL
 
     def _ask_what_fits(self) -> None:
         journal, _ = self._queue.positions()

@@ -130,10 +130,8 @@ class StoppedRelay(Quarantine):
         self, connection: Connection, order: RequestOrder, action: str
     ) -> bool:
         """Do what was decided about one that was refused; False if it was not."""
-        rows, transaction = (
-            self._publications.on_record(connection),
-            order.key.transaction,
-        )
+        rows = self._publications.on_record(connection)
+        transaction = order.key.transaction
         if STOPPED in rows:
             return False
         if (row := self._take(connection, key_of(transaction))) is None:

@@ -7,7 +7,6 @@ batch.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -16,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import sqlalchemy as sa
 
-from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.inbox import Event, Inbox, Offset
 from tracing_2pc.inbox.inbox import InboxChangedError
@@ -112,9 +110,6 @@ class _Options:
     newest: bool
     partitions: int
 
-    def open(self) -> Inbox:
-        return Inbox(self.url, self.name, must_exist=True)
-
 
 @dataclasses.dataclass
 class _Range(InputPartition):  # type: ignore[misc]
@@ -127,22 +122,17 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def __init__(self, options: _Options) -> None:
         self._options = options
-        self._inbox: Inbox | None = None
         self._is_known = False
         self._target: Offset | None = None
 
-    def __getstate__(self) -> Mapping[str, Any]:
-        return {**self.__dict__, "_inbox": None}
-
-    def _opened(self) -> Inbox:
-        if self._inbox is None:
-            self._inbox = self._options.open()
-        return self._inbox
+    @property
+    def _inbox(self) -> Inbox:
+        return _inbox_at(self._options.url, self._options.name)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins."""
-        options = self._options
-        with _said(self._opened()) as inbox:
+        options, inbox = self._options, self._inbox
+        with inbox.translated():
             return _to_spark(inbox.begin(options.reader, newest=options.newest))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -152,14 +142,15 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is there now, and end."""
-        with _said(self._opened()) as inbox:
+        inbox = self._inbox
+        with inbox.translated():
             self._target = inbox.end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch; the first call makes the reader known."""
-        after = _from_spark(start)
+        inbox, after = self._inbox, _from_spark(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else sys.maxsize
-        with _said(self._opened()) as inbox:
+        with inbox.translated():
             if not self._is_known:
                 inbox.join(self._options.reader, after)
                 self._is_known = True
@@ -196,9 +187,9 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         Raises:
             InboxChangedError: its events are not there any more.
         """
-        inbox, after = _of_process(self._options), partition.after
+        inbox, after = self._inbox, partition.after
         while after.position < partition.through.position:
-            with _said(inbox):
+            with inbox.translated():
                 events = inbox.read(after, partition.through, _PAGE)
             yield _batch(events)
             last = events[-1]
@@ -206,29 +197,19 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the inbox know how far this reader is."""
-        with _said(self._opened()) as inbox:
+        inbox = self._inbox
+        with inbox.translated():
             inbox.confirm(self._options.reader, _from_spark(end))
 
     def stop(self) -> None:
         """Release connections."""
-        if self._inbox is not None:
-            self._inbox.close()
+        self._inbox.close()
 
 
 @functools.lru_cache(4)
-def _of_process(options: _Options) -> Inbox:
-    """Return what the tasks of a worker read from, one after the other."""
-    return options.open()
-
-
-@contextlib.contextmanager
-def _said(inbox: Inbox) -> Iterator[Inbox]:
-    """Say in one line that a database does not answer."""
-    try:
-        yield inbox
-    except sa.exc.SQLAlchemyError as error:
-        why = inbox.describe(error)
-        raise TwoPhaseError(f"inbox {inbox.name}: {why}") from None
+def _inbox_at(url: str, name: str) -> Inbox:
+    """Return the inbox that this process reads: one for all tasks of a worker."""
+    return Inbox(url, name, must_exist=True)
 
 
 def _read_options(options: Mapping[str, str]) -> _Options:
