@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,14 +39,6 @@ _SETTINGS: Final = {
 }
 
 
-@dataclasses.dataclass
-class Resting:
-    """A process that is paused, until when."""
-
-    pid: int
-    until: float
-
-
 class World:
     """All processes of a round. `tend` starts again what has ended.
 
@@ -67,7 +59,7 @@ class World:
         self.services: dict[str, Service] = {s.name: s for s in self._demo.services}
         self.drivers = {"job": self._demo.job, "rival": copy.copy(self._demo.job)}
         self.recovery = _recovery(self._demo, log)
-        self._resting: list[Resting] = []
+        self._resting: dict[int, threading.Timer] = {}
         self._server = _server(url)
 
     @contextlib.contextmanager
@@ -85,8 +77,7 @@ class World:
     # --- while it is killed --------------------------------------------------------
 
     def tend(self) -> None:
-        """Start again what has ended, wake what has rested enough, feed the job."""
-        self.wake(time.monotonic())
+        """Start again what has ended, feed the job."""
         self._tend_services()
         if self._fed < min(self.committed() + _AHEAD, len(flights.DAYS)):
             self._fed += 1
@@ -105,17 +96,20 @@ class World:
             self.recovery.start()
 
     def pause(self, pid: int, seconds: float) -> None:
-        """Stop a process for so long."""
+        """Stop a process for so long; a session may be the one that we wait for."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
-            self._resting.append(Resting(pid, time.monotonic() + seconds))
+            timer = threading.Timer(seconds, _go_on, [pid])
+            self._resting[pid] = timer
+            timer.start()
 
-    def wake(self, now: float = float("inf")) -> None:
-        """Let go on what has rested until now."""
-        for one in [r for r in self._resting if r.until <= now]:
-            self._resting.remove(one)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGCONT)
+    def wake(self) -> None:
+        """Let go on what is paused."""
+        for pid, timer in self._resting.items():
+            if timer.is_alive():
+                timer.cancel()
+                _go_on(pid)
+        self._resting.clear()
 
     def sessions(self) -> dict[int, str]:
         """Return the processes of PostgreSQL that serve somebody."""
@@ -189,6 +183,11 @@ class World:
         """Compare what is there with the source."""
         partner = self._demo.partner.url
         return judge(self._databases["ledger"], partner, range(1, self._fed + 1))
+
+
+def _go_on(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _made(url: str, name: str) -> str:

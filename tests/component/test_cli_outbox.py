@@ -10,12 +10,15 @@ import pytest
 from support.branches import ONE, records
 from support.cli import Operator, on_a_terminal
 from support.kinds import refusing_outbox, sqlite_url
+from support.metrics import assert_of_the_registry
 from support.participant import World, end, keep, select
 from support.relay import Topic, TopicRelay, publisher, relay_world
 from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT
 
+from tracing_2pc.core import names
+from tracing_2pc.operations.acts import OF_RELAY, REQUEST_ACTS
 from tracing_2pc.outbox.relay import Position
 
 TEXTS = texts("component")
@@ -201,6 +204,8 @@ def test_a_relay_that_has_stopped_goes_on_from_a_transaction(
         out = operator.out(0, "outbox", "sent", "orders.2.1", *WHY)
         assert out == "transaction orders.2.1 at topic counts as published\n"
         assert operator.says("outbox", "ls", "--participant", "topic")[0] == 0
+    assert_of_the_registry(world.client.get("/metrics").text)
+    assert {*REQUEST_ACTS, *OF_RELAY} <= {*names.LABELS["action"]}
     while relay.turn() == 0.0:
         pass
     assert topic.transactions() == ["orders.3.1"]

@@ -209,7 +209,10 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "result": ("ok", "refused", "unavailable"),
     "state": ("active", "committing", "aborting", "quarantined"),
     "diagnosis": ("stuck", "orphaned", "decided_not_applied", "lost", "diverged"),
-    "action": ("commit", "abort", "conclude", "give up", "again", "drop"),
+    "action": (
+        *("commit", "abort", "conclude", "give up"),
+        *("again", "drop", "send", "sent"),
+    ),
 }
 """Labels of metrics, and all values that they can have. Besides these there are only
 `participant`: a configured name, or `log` and `other` in what the watcher measures;
