@@ -8,6 +8,7 @@ PYTEST = $(BIN)/pytest -n 3
 JAEGER := .cache/jaeger
 OAP := .cache/oap
 KAFKA := .cache/kafka
+ACTIVEMQ := .cache/activemq
 AGENT := .cache/stock-agent
 AUTO := .cache/auto-instrumented
 OLDEST := .cache/pyspark-3.5
@@ -31,7 +32,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 endef
 
 .PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
-	test-jaeger pictures oap kafka test-brokers stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
+	test-jaeger pictures oap kafka activemq test-brokers stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
 setup: | java .venv/ready
@@ -65,10 +66,11 @@ test-fast: tools  ## without Spark
 	$(PYTEST) -m "not spark and not ci and not nightly" $(ARGS)
 
 ci:  ## what each change must pass: all of `make test`, and each thing that can break
-	@$(call timed,setup tools kafka lint test-ci)
+	@$(call timed,setup tools kafka activemq lint test-ci)
 
-test-ci: tools kafka
-	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" $(PYTEST) -m "not nightly" --durations=40 --junitxml=build/ci.xml $(ARGS)
+test-ci: tools kafka activemq
+	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" \
+		$(PYTEST) -m "not nightly" --durations=40 --junitxml=build/ci.xml $(ARGS)
 
 nightly:  ## everything else, drawn anew by SEED, part by part: hours
 	@echo "SEED=$(SEED)"
@@ -149,8 +151,17 @@ $(KAFKA)/ready: tools/kafka/pom.xml tools/kafka/spark.xml
 		&& load tools/kafka/spark.xml "$(CURDIR)/$(KAFKA)/spark" \
 		&& touch $@ && echo "loaded $(KAFKA) in $$SECONDS s"
 
-test-brokers: setup kafka  ## the relay at a real Kafka broker, which is killed too
-	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" $(BIN)/pytest -m broker $(ARGS)
+activemq: $(ACTIVEMQ)/ready  ## an ActiveMQ broker: its jars, loaded once
+
+$(ACTIVEMQ)/ready: tools/activemq/pom.xml
+	@mvn="$$(tools/maven)" && mkdir -p $(ACTIVEMQ) && $(JAVA) "$$mvn" -B -q \
+		-f tools/activemq/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+		-DoutputDirectory="$(CURDIR)/$(ACTIVEMQ)" \
+		&& touch $@ && echo "loaded $(ACTIVEMQ) in $$SECONDS s"
+
+test-brokers: setup kafka activemq  ## relays at a real Kafka and a real ActiveMQ, which are killed too
+	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" \
+		$(BIN)/pytest -m broker $(ARGS)
 
 stock-agent: $(AGENT)/ready  ## SkyWalking's own agent, in an environment of its own
 

@@ -3,11 +3,13 @@
 `LEDGER_DATABASE=sqlite:///ledger.db TPC_TOKENS_FILE=tokens \
  python -m participants.ledger`
 
-Readers select from the view `flights_daily`. It has no key on purpose: if a batch were
-ever applied twice, a reader should see it.
+Readers select from the view `flights_daily`, or `LEDGER_TABLE`. It has no key on
+purpose: if a batch were ever applied twice, a reader should see it.
 """
 
 from __future__ import annotations
+
+import os
 
 from flask import Flask
 
@@ -18,7 +20,8 @@ from tracing_2pc.participant import TaggedRows
 def create_app() -> Flask:
     """Make the application; `LEDGER_DATABASE` is a SQLAlchemy URL."""
     app = Flask(__name__)
-    rows = TaggedRows("env:LEDGER_DATABASE", table="flights_daily")
+    table = os.environ.get("LEDGER_TABLE", "flights_daily")
+    rows = TaggedRows("env:LEDGER_DATABASE", table=table)
     app.register_blueprint(participant_blueprint(rows, name="ledger"))
     app.extensions["resource"] = rows
     return app

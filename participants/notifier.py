@@ -3,7 +3,8 @@
 `NOTIFIER_DATABASE=sqlite:///notifier.db PARTNER_URL=http://127.0.0.1:8083/notifications
 TPC_TOKENS_FILE=tokens python -m participants.notifier`
 
-With `PARTNER_URL=kafka://broker:9092/notices` it publishes to that topic.
+With `PARTNER_URL=kafka://broker:9092/notices` it publishes to that topic, with
+`PARTNER_URL=activemq://broker:61613/event-queue-out` to that queue.
 
 "Committed" means that the partner will be told: durably accepted for sending.
 """
@@ -20,11 +21,11 @@ from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.outbox import Outbox
 
 if TYPE_CHECKING:
-    from tracing_2pc.kafka import KafkaRelay
+    from tracing_2pc.outbox.relay import Relay
 
 
 def create_app() -> Flask:
-    """Make the application; `PARTNER_URL` takes one POST per record, or is a topic."""
+    """Make the application; `PARTNER_URL` takes POSTs, or is a topic or a queue."""
     app = Flask(__name__)
     outbox = Outbox(
         "env:NOTIFIER_DATABASE",
@@ -36,13 +37,19 @@ def create_app() -> Flask:
     return app
 
 
-def _partner(url: str) -> HttpPartner | KafkaRelay:
-    if not url.startswith("kafka://"):
-        return HttpPartner(url, timeout=2.0)
-    from tracing_2pc.kafka import KafkaRelay
+def _partner(url: str) -> HttpPartner | Relay:
+    kind, _, rest = url.partition("://")
+    if kind == "kafka":
+        from tracing_2pc.kafka import KafkaRelay
 
-    servers, topic = url.removeprefix("kafka://").split("/")
-    return KafkaRelay(servers, topic=topic, key="carrier")
+        servers, topic = rest.split("/")
+        return KafkaRelay(servers, topic=topic, key="carrier")
+    if kind == "activemq":
+        from tracing_2pc.activemq import ActiveMQRelay
+
+        addresses, queue = rest.split("/")
+        return ActiveMQRelay(addresses, queue=queue)
+    return HttpPartner(url, timeout=2.0)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,32 @@
-"""One broker for all of these tests."""
+"""One broker of each kind for all of these tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from support import activemq as activemq_broker
 
 from bench.kafka_broker import Broker, running
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A real one, which tests may kill and start again."""
     with running(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def broker(kafka: Broker) -> Broker:
+    """The one that most of them ask."""
+    return kafka
+
+
+@pytest.fixture(scope="session")
+def activemq(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[activemq_broker.Broker]:
+    """A real one, too."""
+    with activemq_broker.running(tmp_path_factory.mktemp("activemq")) as broker:
         yield broker

@@ -13,6 +13,7 @@ import sys
 from flask import Flask
 from support.waiting import SOON, until
 
+from tracing_2pc.activemq import ActiveMQRelay
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox import Outbox
@@ -21,9 +22,16 @@ LEASE = SOON
 """Seconds that a relay which was killed is silent."""
 
 
+def relay_of(servers: str, topic: str) -> KafkaRelay | ActiveMQRelay:
+    """Make a relay to Kafka, or to `activemq:ADDRESSES`."""
+    kind, colon, addresses = servers.partition("activemq:")
+    if colon:
+        return ActiveMQRelay(addresses, queue=topic, key="id")
+    return KafkaRelay(kind, topic=topic, key="id")
+
+
 def main(url: str, servers: str, topic: str, port: str = "") -> None:
-    relay = KafkaRelay(servers, topic=topic, key="id")
-    outbox = Outbox(url, relay, lease=LEASE)
+    outbox = Outbox(url, relay_of(servers, topic), lease=LEASE)
     if port.isdecimal():
         app = Flask("totals")
         app.register_blueprint(participant_blueprint(outbox, insecure=True))

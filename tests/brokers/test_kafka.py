@@ -9,8 +9,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,17 +19,17 @@ from confluent_kafka.admin import NewTopic
 from support.branches import ONE, OTHER, Branch, orders, records
 from support.databases import url
 from support.kinds import sqlite_url
-from support.participant import World, database_of, end, keep
+from support.participant import World, end, keep
 from support.relay import expire
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
 
-from bench.kafka_broker import SECRET, Broker, Seen, running
+from bench.kafka_broker import SECRET, Broker, running
 from brokers import kills, wire
+from brokers.publishing import assert_once, outbox, publish, publishing
 from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.kafka import KafkaRelay
-from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.participant.requests import RequestQuery
 
@@ -51,13 +49,6 @@ MURMUR2 = {"21": -973932308, "foobar": -790332482, "abc": 479470107}
 """Of Kafka's own tests: the hash by which Java's clients place a key."""
 
 
-def outbox(url: str, relay: KafkaRelay) -> World:
-    """An outbox; what publishes is a process of its own."""
-    resource = Outbox(url, relay)
-    resource.start = lambda: None  # type: ignore[method-assign]
-    return World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
-
-
 @pytest.fixture
 def topic(broker: Broker) -> str:
     return broker.topic()
@@ -71,50 +62,10 @@ def world(broker: Broker, topic: str, tmp_path: Path) -> Iterator[World]:
     end(world.resource)
 
 
-def publishing(
-    broker: Broker,
-    topic: str,
-    folder: Path,
-    point: str = "",
-    word: str = "KILL",
-    *,
-    forks: bool = False,
-) -> subprocess.Popen[bytes]:
-    """Start a process that publishes all there is, or is stopped at a point."""
-    fired = folder / f"fired {len(list(folder.iterdir()))}"
-    armed = {
-        "TPC_FAILPOINT": point,
-        "TPC_FAILPOINT_FILE": str(fired),
-        "TPC_FAILPOINT_SIGNAL": word,
-    }
-    about = [sqlite_url(folder), broker.address, topic]
-    return subprocess.Popen(
-        [sys.executable, "-m", "brokers.publish", *about, *["fork"] * forks],
-        stdin=subprocess.PIPE if forks else None,
-        stdout=subprocess.PIPE if forks else None,
-        env=os.environ | (armed if point else {}),
-        cwd=Path(__file__).parents[1],
-        start_new_session=True,
-    )
-
-
 def listed(world: World) -> str:
     """Why what waits does, as a person is shown it."""
     query = RequestQuery(None, None, RequestState.QUARANTINED, (0.0, ""), 100)
     return "".join(one.body for one in world.resource.list_requests(query).requests)
-
-
-def publish(broker: Broker, topic: str, folder: Path) -> None:
-    assert publishing(broker, topic, folder).wait(AT_LAST) == 0
-
-
-def assert_once(seen: list[Seen], *batches: int) -> None:
-    """Each record once; and each partition has one publication after the other."""
-    keys = collections.Counter(one.headers["tpc-key"] for one in seen)
-    assert keys == {f"orders.{b}.1.0.1.{row}": 1 for b in batches for row in range(3)}
-    for number in {one.partition for one in seen}:
-        order = [o.headers["tpc-transaction"] for o in seen if o.partition == number]
-        assert order == sorted(order)
 
 
 @pytest.mark.ci
@@ -132,80 +83,6 @@ def test_a_key_is_where_javas_clients_put_it(
     assert set(seen["abc"].headers) == {
         *("tpc-key", "tpc-transaction", "traceparent", "tracestate"),
     }
-
-
-@pytest.mark.parametrize(
-    "point",
-    [pytest.param(p, marks=pytest.mark.ci) for p in POINTS],
-)
-def test_a_relay_is_killed(
-    broker: Broker, topic: str, world: World, tmp_path: Path, point: str
-) -> None:
-    """At the second publication, and again at the one after: each is there once."""
-    for number in (1, 2, 3, 4):
-        keep(world, f"orders.{number}.1", ONE)
-    for times in (1, 2):
-        armed = point if point == "relay.after_fence" else f"{point}:{times}"
-        killed = publishing(broker, topic, tmp_path, armed)
-        assert killed.wait(AT_LAST) == -signal.SIGKILL
-    publish(broker, topic, tmp_path)
-    assert_once(broker.read(topic), 1, 2, 3, 4)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("point", POINTS)
-def test_a_relay_sleeps_beside_its_successor(
-    broker: Broker, topic: str, world: World, tmp_path: Path, point: str
-) -> None:
-    """It wakes up fenced: nothing of it is seen, and nothing on record changes."""
-    for number in (1, 2):
-        keep(world, f"orders.{number}.1", ONE)
-    slept = publishing(broker, topic, tmp_path, point, "STOP")
-    os.waitid(os.P_PID, slept.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    publish(broker, topic, tmp_path)
-    keep(world, "orders.3.1", ONE)
-    os.killpg(slept.pid, signal.SIGCONT)
-    assert slept.wait(AT_LAST) == 0
-    assert_once(broker.read(topic), 1, 2, 3)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("point", ["relay.before_position", "relay.before_commit"])
-def test_the_broker_is_killed(
-    broker: Broker, topic: str, world: World, tmp_path: Path, point: str
-) -> None:
-    """While a transaction is open there: a relay waits for it, and goes on."""
-    for number in (1, 2, 3):
-        keep(world, f"orders.{number}.1", ONE)
-    slept = publishing(broker, topic, tmp_path, point, "STOP")
-    os.waitid(os.P_PID, slept.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    broker.kill()
-    os.killpg(slept.pid, signal.SIGCONT)
-    broker.start()
-    assert slept.wait(AT_LAST) == 0
-    assert_once(broker.read(topic), 1, 2, 3)
-
-
-@pytest.mark.ci
-def test_a_store_that_was_put_back_is_seen(
-    broker: Broker, topic: str, world: World, tmp_path: Path
-) -> None:
-    """By the position at the broker; nothing is published a second time."""
-    keep(world, "orders.1.1", ONE)
-    file = Path(str(database_of(world.resource).engine.url.database))
-    database_of(world.resource).engine.dispose()
-    shutil.copy(file, tmp_path / "copy")
-    publish(broker, topic, tmp_path)
-    for path in tmp_path.glob(f"{file.name}*"):
-        path.unlink()
-    shutil.copy(tmp_path / "copy", file)
-    again = publishing(broker, topic, tmp_path)
-    try:
-        until(lambda: world.resource.gauges()["tpc.outbox.stopped"])
-    finally:
-        again.kill()
-        again.wait(AT_LAST)
-    assert_once(broker.read(topic), 1)
 
 
 @pytest.mark.ci
@@ -366,42 +243,6 @@ def test_a_topic_that_is_deleted_holds_back_its_application_only(
     process.kill()
     process.wait(AT_LAST)
     end(world.resource)
-
-
-@pytest.mark.nightly
-def test_of_two_clones_one_stops(
-    broker: Broker, topic: str, world: World, tmp_path: Path
-) -> None:
-    """While both publish at once: nothing is there twice, nothing of both."""
-    keep(world, "orders.1.1", ONE)
-    publish(broker, topic, tmp_path)
-    database_of(world.resource).engine.dispose()
-    folder = tmp_path / "clone"
-    folder.mkdir()
-    for path in tmp_path.glob("*.db"):
-        shutil.copy(path, folder)
-    clone = outbox(sqlite_url(folder), KafkaRelay(broker.address, topic=topic))
-    keep(world, "orders.2.1", ONE)
-    keep(clone, "orders.2.1", OTHER)
-    both = [publishing(broker, topic, where) for where in (tmp_path, folder)]
-    try:
-        stopped = until(
-            lambda: [
-                int(one.resource.gauges()["tpc.outbox.stopped"])
-                for one in (world, clone)
-            ],
-            sum,
-        )
-        assert both[stopped.index(0)].wait(AT_LAST) == 0
-        assert sorted(stopped) == [0, 1]
-    finally:
-        for process in both:
-            process.kill()
-            process.wait(AT_LAST)
-        end(clone.resource)
-    keys = collections.Counter(one.headers["tpc-key"] for one in broker.read(topic))
-    rows = 3 if stopped == [0, 1] else 1
-    assert (set(keys.values()), len(keys)) == ({1}, 3 + rows)
 
 
 @pytest.mark.nightly

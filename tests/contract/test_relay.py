@@ -18,6 +18,8 @@ from support.relay import (
     Topic,
     TopicRelay,
     expire,
+    listed,
+    order,
     publisher,
     relay_world,
     stored,
@@ -26,8 +28,7 @@ from support.texts import texts
 from support.waiting import PATIENT
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
-from tracing_2pc.core.model import BranchId, RequestKey, TransactionId
-from tracing_2pc.core.states import Refusal, RequestState
+from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox, publications
 from tracing_2pc.outbox import outbox as blocks
@@ -35,7 +36,6 @@ from tracing_2pc.outbox import publisher as turns
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.queue import Lease
 from tracing_2pc.outbox.relay import OutlastedError, Position
-from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
 __all__ = ["url"]
 
@@ -73,18 +73,6 @@ def all_turns(one: Any) -> None:
     while one.turn() == 0.0:
         turns += 1
         assert turns < MANY, "it never comes to rest"
-
-
-def order(transaction: str) -> RequestOrder:
-    key = RequestKey(TransactionId.parse(transaction), BranchId(0, 0), 0)
-    return RequestOrder(key, "participant", "ada", "looked")
-
-
-def listed(world: World) -> list[tuple[str, str]]:
-    """What a person is shown, while the relay has stopped."""
-    query = RequestQuery(None, None, RequestState.QUARANTINED, (0.0, ""), 100)
-    page = world.resource.list_requests(query)
-    return [(str(r.key.transaction), r.body) for r in page.requests]
 
 
 @pytest.fixture

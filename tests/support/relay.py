@@ -9,11 +9,13 @@ import sqlalchemy as sa
 
 from support.participant import World, database_of
 from tracing_2pc.core.errors import RefusalError
-from tracing_2pc.core.states import Refusal
+from tracing_2pc.core.model import BranchId, RequestKey, TransactionId
+from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message, Position, Publication, Readers
+from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
 
 class FencedError(Exception):
@@ -101,6 +103,9 @@ class TopicRelay:
             self.topic.through = self.topic.position.number
         return Readers(self.topic.through, self.topic.hidden)
 
+    def let_go(self) -> None:
+        pass
+
     def unfit(self, journal: str) -> list[tuple[str, str]]:
         return self.topic.unfit
 
@@ -138,3 +143,16 @@ def stored(world: World, table: str) -> int:
         return int(
             connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar()
         )
+
+
+def order(transaction: str) -> RequestOrder:
+    """What a person says about a whole transaction."""
+    key = RequestKey(TransactionId.parse(transaction), BranchId(0, 0), 0)
+    return RequestOrder(key, "participant", "ada", "looked")
+
+
+def listed(world: World) -> list[tuple[str, str]]:
+    """What a person is shown, while the relay has stopped."""
+    query = RequestQuery(None, None, RequestState.QUARANTINED, (0.0, ""), 100)
+    page = world.resource.list_requests(query)
+    return [(str(r.key.transaction), r.body) for r in page.requests]

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
 from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
+from tracing_2pc.outbox.choosing import conflict
 
 _KNOWN_FOR: Final = 60.0
 """Seconds in which a topic's limit is not asked for again."""
@@ -81,12 +82,6 @@ def with_secrets(
         name: read_secret(value, name) if name in secrets else value
         for name, value in settings.items()
     }
-
-
-def conflict(detail: str) -> RefusalError:
-    """Return the vote to abort because something cannot be sent."""
-    detail = f"no message can be sent: {detail}"
-    return RefusalError(Refusal.CONFLICT, detail, state="unknown")
 
 
 class UnstableError(TwoPhaseError):

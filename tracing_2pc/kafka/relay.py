@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaException, Producer
 
@@ -22,10 +21,17 @@ from tracing_2pc.kafka.broker import (
     Place,
     UnstableError,
     check_references,
-    conflict,
     with_secrets,
 )
-from tracing_2pc.outbox.records import Record, plain_text_of
+from tracing_2pc.outbox.choosing import (
+    Choice,
+    ChooseText,
+    Encode,
+    conflict,
+    longest_column,
+    size_of,
+)
+from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import (
     Message,
     OutlastedError,
@@ -73,10 +79,6 @@ _LOOK: Final = 0.005
 
 _PAGE: Final = 1_000
 """Messages after which the producer is asked how it is getting on."""
-
-Encode: TypeAlias = Callable[[Record, int, str], bytes]
-
-ChooseText: TypeAlias = Callable[[Mapping[str, Any]], str | None]
 
 logger = logging.getLogger(__name__)
 
@@ -147,8 +149,7 @@ class KafkaRelay:
         check_references(settings, _SECRETS)
         self._timeout = timeout
         self._topic = topic
-        self._key = key
-        self._headers = tuple(headers)
+        self._choice = Choice(topic, key, headers, "topic")
         self._encoding = value
         self._servers = servers
         self._settings = settings
@@ -193,38 +194,15 @@ class KafkaRelay:
             self._encode = self._opened.enter_context(opened)
         encode = self._encode
         for row, record in enumerate(records):
-            topic = self._text(self._topic, record, row, "topic")
-            if topic is None:
-                raise conflict(f"record {row}: topic= returns none")
-            key = self._text(self._key, record, row, "key")
-            names = [(n, _column(record, n, row, "headers")) for n in self._headers]
-            headers = tuple((n, text) for n, text in names if text is not None)
-            value = encode(record, row, topic) if encode else record.text
-            message = Message(topic, key, value, headers)
-            most = self._connected().most_bytes(topic)
-            if (size := _size(message)) > most:
+            message = self._choice.message(record, row, encode)
+            most = self._connected().most_bytes(message.topic)
+            if (size := _OWN_BYTES + size_of(message)) > most:
                 raise conflict(
-                    f"record {row}, column {_longest(record)}: the record takes {size} "
-                    f"bytes, topic {topic} takes {most}: raise its max.message.bytes"
+                    f"record {row}, column {longest_column(record)}: the record takes "
+                    f"{size} bytes, topic {message.topic} takes {most}: raise its "
+                    "max.message.bytes"
                 )
             yield message
-
-    def _text(
-        self, choose: str | ChooseText | None, record: Record, row: int, argument: str
-    ) -> str | None:
-        if choose is None or (isinstance(choose, str) and argument == "topic"):
-            return choose
-        if isinstance(choose, str):
-            return _column(record, choose, row, argument)
-        try:
-            chosen = choose(json.loads(record.text))
-            if chosen is not None:
-                chosen.encode()
-        except Exception as error:  # noqa: BLE001 - the user's code votes no by raising
-            # Its message may hold the record.
-            kind = type(error).__name__
-            raise conflict(f"record {row}: {argument}= raised {kind}") from None
-        return chosen
 
     def _connected(self) -> Broker:
         if self._broker is None:
@@ -442,6 +420,9 @@ class KafkaRelay:
             return Readers(self._through, why)
         return Readers(self._through)
 
+    def let_go(self) -> None:
+        """Do nothing: a successor fences this one."""
+
     def unfit(self, journal: str) -> Iterable[tuple[str, str]]:
         """Ask the broker what does not fit, of this topic or those that are known.
 
@@ -471,39 +452,6 @@ class KafkaRelay:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
-
-
-def _column(record: Record, name: str, row: int, argument: str) -> str | None:
-    """Return a column's value as text; as JSON, if it is no text."""
-    try:
-        value = record.values[name]
-    except KeyError:
-        detail = f"column {name}: there is none, {argument}= needs it"
-        raise conflict(detail) from None
-    if type(value) is int:
-        return str(value)
-    if value is None or isinstance(value, str):
-        text = value
-    else:
-        text = json.dumps(value, default=plain_text_of)
-        text = json.loads(text) if text.startswith('"') else text
-    try:
-        if text is not None:
-            text.encode()
-    except UnicodeEncodeError:
-        raise conflict(f"record {row}, column {name}: no UTF-8") from None
-    return text
-
-
-def _size(message: Message) -> int:
-    size = _OWN_BYTES + len(message.value)  # JSON is ASCII
-    for text in (message.key or "", *itertools.chain(*message.headers)):
-        size += len(text.encode())
-    return size
-
-
-def _longest(record: Record) -> str:
-    return max(record.values, key=lambda name: len(str(record.values[name])))
 
 
 __all__ = ["KafkaException", "KafkaRelay", "PublishError"]

@@ -24,7 +24,8 @@ from httpx2 import TransportError
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.kafka.broker import check_references, conflict, with_secrets
+from tracing_2pc.kafka.broker import check_references, with_secrets
+from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.records import Record
 
 _SECRETS: Final = frozenset(

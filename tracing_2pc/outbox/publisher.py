@@ -70,6 +70,7 @@ class Publisher(Turns):
         super().__init__(queue, lease)
 
     def _forget(self) -> None:
+        self._relay.let_go()
         self._is_taken_over = False
         self._is_expecting = False  # what an earlier process has published
         # By application, after publications that failed: how many, and until when.

@@ -1,6 +1,6 @@
 """The port of an outbox's relay: it takes a whole transaction, or nothing.
 
-`tracing_2pc.kafka.KafkaRelay` is one.
+`tracing_2pc.kafka.KafkaRelay` is one, `tracing_2pc.activemq.ActiveMQRelay` another.
 """
 
 from __future__ import annotations
@@ -126,6 +126,9 @@ class Relay(Protocol):
 
     def readers(self) -> Readers:
         """Look how far readers get."""
+
+    def let_go(self) -> None:
+        """Hold nothing at the broker: the lease may be another process's."""
 
     def unfit(self, journal: str) -> Iterable[tuple[str, str]]:
         """Ask for what does not fit where it publishes; each with its cure."""

@@ -1,0 +1,142 @@
+"""From a POST, and from a queue, to a ledger and the outgoing queue: once each."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import sqlalchemy as sa
+from crash.deaths import variables
+from support.activemq import Broker
+from support.branches import TRACE
+from support.waiting import ANSWERED, AT_LAST, until
+
+from participants.processes import (
+    Process,
+    Service,
+    free_ports,
+    start_together,
+    stopping,
+)
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.operations.init import init
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.ci,
+    pytest.mark.spark,
+    pytest.mark.skipif(
+        not os.environ.get("TPC_ACTIVEMQ"), reason="asked by `make test-brokers`"
+    ),
+]
+TOKEN = "shop-token-0123456789"
+
+
+class Pipeline(NamedTuple):
+    """Its processes, and where its events go."""
+
+    gateway: Service
+    ledger: Service
+    notifier: Service
+    intake: Process
+    job: Process
+    ledger_database: str
+    queue: str
+
+
+@pytest.fixture
+def pipeline(activemq: Broker, tmp_path: Path) -> Iterator[Pipeline]:
+    tokens, logs = tmp_path / "tokens", tmp_path / "logs"
+    list(init(tmp_path / "tpc.toml", Settings(log="sqlite:///x.db"), tokens))
+    token_of = dict(line.split() for line in tokens.read_text().splitlines()[1:])
+    with tokens.open("a") as file:
+        file.write(f"producer {TOKEN} shop\n")
+    ports, queue = free_ports(3), activemq.topic()
+    ledger_database = f"sqlite:///{tmp_path}/ledger.db"
+    common = {
+        "TPC_TOKENS_FILE": str(tokens),
+        "TPC_TRACE_FILE": str(tmp_path / "trace.jsonl"),
+        "INBOX_DATABASE": f"sqlite:///{tmp_path}/inbox.db",
+    }
+    environments = {
+        "gateway": common,
+        "ledger": {
+            "LEDGER_DATABASE": ledger_database,
+            "LEDGER_TABLE": "events",
+            **common,
+        },
+        "notifier": {
+            "NOTIFIER_DATABASE": f"sqlite:///{tmp_path}/notifier.db",
+            "PARTNER_URL": f"activemq://{activemq.place}/{queue}",
+            **common,
+        },
+    }
+    gateway, ledger, notifier = (
+        Service(name, port, logs / f"{name}.log", environment)
+        for port, (name, environment) in zip(ports, environments.items(), strict=True)
+    )
+    took = {"ACTIVEMQ": activemq.place, "QUEUE": f"{queue}-in", "EVENT_ID": "order"}
+    python = [sys.executable, "-m"]
+    intake = Process(
+        "intake", [*python, "participants.intake"], logs / "in", {**common, **took}
+    )
+    about = [*python, "participants.pipeline", str(tmp_path), ledger.url, notifier.url]
+    job = Process("job", about, logs / "job", {"TPC_TOKEN": token_of["job"], **common})
+    with stopping(gateway, ledger, notifier, intake, job):
+        start_together(gateway, ledger, notifier)
+        intake.start()
+        yield Pipeline(gateway, ledger, notifier, intake, job, ledger_database, queue)
+
+
+def post(gateway: Service, event: dict[str, Any]) -> int:
+    address = gateway.url.removeprefix("http://")
+    connection = http.client.HTTPConnection(address, timeout=ANSWERED)
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        "Content-Type": "application/json",
+        **TRACE,
+    }
+    connection.request("POST", "/events", json.dumps(event), headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def roots(file: Path) -> list[dict[str, Any]]:
+    """Return the root span of each transaction that applied something."""
+    spans = map(json.loads, file.read_text().splitlines())
+    found = [span for span in spans if span["name"] == "tpc.transaction"]
+    return [span for span in {s["span_id"]: s for s in found}.values() if span["links"]]
+
+
+def test_each_event_is_applied_once(
+    activemq: Broker, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """Through a job that is killed after its decision; by both doors."""
+    assert post(pipeline.gateway, {"id": "order 1", "payload": {"amount": 3}}) == 202
+    activemq.send(f"{pipeline.queue}-in", "4", order="order 2")
+    fired = tmp_path / "fired"
+    pipeline.job.start(**variables("driver.after_decide", fired))
+    pipeline.job.wait(AT_LAST)
+    assert fired.exists()
+    pipeline.job.start()
+    seen = until(lambda: activemq.read(pipeline.queue), lambda some: len(some) >= 2)
+    messages = {json.loads(one.value)["id"]: json.loads(one.value) for one in seen}
+    assert len(seen) == len(messages) == 2
+    assert json.loads(messages["order 1"]["body"]) == {"amount": 3}
+    assert messages["order 2"]["producer"] == f"{pipeline.queue}-in"
+    engine = sa.create_engine(pipeline.ledger_database)
+    with engine.connect() as connection:
+        found = connection.execute(sa.text("SELECT id, processed_at FROM events")).all()
+    engine.dispose()
+    assert sorted(row.id for row in found) == ["order 1", "order 2"]
+    (of,) = {one.headers["traceparent"].split("-")[1] for one in seen}
+    (root,) = roots(tmp_path / "trace.jsonl")
+    assert root["trace_id"] == of
+    assert [link["trace_id"] for link in root["links"]] == [TRACE["traceparent"][3:35]]

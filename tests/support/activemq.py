@@ -1,0 +1,174 @@
+"""A real ActiveMQ broker of one node, which is killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import stomp
+
+from participants.processes import free_ports
+from support.waiting import ANSWERED, AT_LAST, until
+
+START: Final = Path(__file__).parents[2] / "tools" / "activemq" / "start.py"
+_OF_STOMP: Final = frozenset(
+    {
+        *("ack", "content-length", "destination", "expires", "message-id"),
+        *("persistent", "priority", "redelivered", "subscription", "timestamp"),
+    }
+)
+
+
+class Seen(NamedTuple):
+    """A message as a consumer has it."""
+
+    partition: int
+    key: bytes | None
+    value: bytes
+    headers: Mapping[str, str]
+
+
+class Broker:
+    """One node, in a folder.
+
+    Args:
+        folder: of its data; two that have the same one are master and slave.
+        options: of its connector for STOMP.
+    """
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        (self._port,) = free_ports(1)
+        self._options = options
+        self.place = f"127.0.0.1:{self._port}"
+        self.address = f"activemq:{self.place}"
+        self._names = (f"queue{n}" for n in itertools.count(1))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, and wait until it answers."""
+        self.folder.mkdir(exist_ok=True)
+        command = [sys.executable, START, self.folder, str(self._port), *self._options]
+        with (self.folder / f"log {self._port}").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        if wait:
+            until(self.answers)
+
+    def answers(self) -> bool:
+        """Whether a client is answered."""
+        assert self._process is not None
+        log = self.folder / f"log {self._port}"
+        assert self._process.poll() is None, log.read_text()[-2000:]
+        try:
+            with self.client():
+                return True
+        except (OSError, stomp.exception.StompException):
+            return False
+
+    def kill(self) -> None:
+        """Kill it; what was not flushed is in the system's memory still."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(AT_LAST)
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def topic(self) -> str:
+        """Name a queue of this test's own."""
+        return next(self._names)
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Connect somebody else's client."""
+        client = Client(self._port)
+        try:
+            yield client
+        finally:
+            client.link.transport.disconnect_socket()
+
+    def read(self, name: str) -> list[Seen]:
+        """Look at what is in a queue, and leave it there; it must be small."""
+        with self.client() as client:
+            return [_seen(frame) for frame in client.browse(name)]
+
+    def each(self, name: str, count: int) -> Iterator[Seen]:
+        """Take so many messages from a queue."""
+        with self.client() as client:
+            client.link.subscribe(f"/queue/{name}", "each", "auto")
+            for _ in range(count):
+                yield _seen(client.frames.get(timeout=AT_LAST))
+
+    def send(self, name: str, *bodies: str, **headers: str) -> None:
+        """Send messages, as any sender does; underscores in names are dashes here."""
+        named = {key.replace("_", "-"): text for key, text in headers.items()}
+        with self.client() as client:
+            for number, body in enumerate(bodies):
+                client.send(name, body, {"persistent": "true", **named}, str(number))
+
+
+class Client(stomp.ConnectionListener):  # type: ignore[misc]
+    """A consumer or sender by STOMP."""
+
+    def __init__(self, port: int) -> None:
+        self.frames: queue.Queue[Any] = queue.Queue()
+        self._receipts: queue.Queue[str] = queue.Queue()
+        self.link = stomp.StompConnection12(
+            [("127.0.0.1", port)], reconnect_attempts_max=1, timeout=ANSWERED
+        )
+        self.link.set_listener("client", self)
+        self.link.connect(wait=True)
+        self.link.transport.socket.settimeout(None)
+
+    def on_message(self, frame: Any) -> None:
+        self.frames.put(frame)
+
+    def on_receipt(self, frame: Any) -> None:
+        self._receipts.put(frame.headers["receipt-id"])
+
+    def send(
+        self, name: str, body: str, headers: Mapping[str, str], receipt: str
+    ) -> None:
+        self.link.send(f"/queue/{name}", body, headers=dict(headers), receipt=receipt)
+        assert self._receipts.get(timeout=AT_LAST) == receipt
+
+    def browse(self, name: str) -> Iterator[Any]:
+        """Yield what is in a queue."""
+        self.link.subscribe(f"/queue/{name}", "look", "auto", {"browser": "true"})
+        while True:
+            frame = self.frames.get(timeout=AT_LAST)
+            if frame.headers.get("browser") == "end":
+                return
+            yield frame
+
+
+def _seen(frame: Any) -> Seen:
+    key = frame.headers.get("JMSXGroupID")
+    headers = {
+        name: text
+        for name, text in frame.headers.items()
+        if name not in _OF_STOMP and not name.startswith("JMSX")
+    }
+    body = frame.body if isinstance(frame.body, bytes) else frame.body.encode()
+    return Seen(0, key and key.encode(), body, headers)
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Broker]:
+    """Run a broker."""
+    broker = Broker(folder)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        if broker._process is not None:
+            broker.kill()

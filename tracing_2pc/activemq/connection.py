@@ -1,0 +1,291 @@
+"""One connection to a broker by STOMP; after any error it is of no use."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import stomp
+
+from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.settings import read_secret
+
+_HEART_BEAT: Final = 10_000
+"""Milliseconds, both ways: a busy machine has so long, a dead one is waited for."""
+
+Found = TypeVar("Found")
+
+Headers = Mapping[str, str]
+
+
+class BrokerError(TwoPhaseError):
+    """A broker does not answer, or refuses, with its reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Delivery:
+    """A message as it was delivered.
+
+    Args:
+        headers: with those of STOMP.
+        body: as it was sent.
+    """
+
+    headers: Headers
+    body: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Brokers:
+    """Where a broker may be, and how it is asked; the first that answers is taken.
+
+    Args:
+        addresses: `host:port` of its connectors for STOMP, separated by commas.
+        user: for brokers that ask for one.
+        password: a reference, `env:NAME` or `file:PATH`.
+        ca: a file with certificates: TLS, with brokers that one of them vouches for.
+        timeout: seconds that an answer may take.
+
+    Raises:
+        ConfigurationError: no such addresses, or a password that is no reference.
+    """
+
+    addresses: str
+    user: str | None = None
+    password: str | None = None
+    ca: str | None = None
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.addresses.startswith("failover:"):
+            raise ConfigurationError(
+                "failover: is no address: a transaction would go on with another "
+                "connection than it began with. List them, host:port,host:port"
+            )
+        list(self._places())
+        if self.password and self.password.partition(":")[0] not in {"env", "file"}:
+            detail = "password: give a reference, env:NAME or file:PATH"
+            raise ConfigurationError(detail)
+
+    def _places(self) -> Iterator[tuple[str, int]]:
+        for address in self.addresses.split(","):
+            host, colon, port = address.strip().rpartition(":")
+            if not (host and colon and port.isdecimal()):
+                detail = f"{address.strip()[:70]!r} is no address: give host:port"
+                raise ConfigurationError(detail)
+            yield host.strip("[]"), int(port)
+
+    def connect(self) -> Connection:
+        """Connect to the first that answers.
+
+        Raises:
+            BrokerError: none does; why of each.
+        """
+        password = self.password and read_secret(self.password, "password")
+        reasons = []
+        for place in self._places():
+            try:
+                return Connection(place, self, password)
+            except (BrokerError, OSError, stomp.exception.StompException) as error:
+                said = str(error) or "nothing listens there, or it is no broker"
+                reasons.append(f"{place[0]}:{place[1]}: {said}")
+        raise BrokerError(f"no broker answers: {'; '.join(reasons)}")
+
+
+class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no types
+    """A connection, whose calls raise `BrokerError` once it has failed."""
+
+    def __init__(
+        self, place: tuple[str, int], brokers: Brokers, password: str | None
+    ) -> None:
+        self._timeout = brokers.timeout
+        self._changed = threading.Condition()
+        self._error = ""
+        self._is_connected = False
+        self._receipts: set[str] = set()
+        self._delivered: dict[str, deque[Delivery]] = {}
+        self._numbers = itertools.count(1)
+        self._link = stomp.StompConnection12(
+            [place],
+            prefer_localhost=False,
+            try_loopback_connect=False,
+            reconnect_sleep_initial=0.0,
+            reconnect_attempts_max=1,
+            timeout=brokers.timeout,
+            heartbeats=(_HEART_BEAT, _HEART_BEAT),
+            auto_decode=False,
+            auto_content_length=False,
+        )
+        if brokers.ca is not None:
+            self._link.set_ssl([place], ca_certs=brokers.ca)
+        self._link.set_listener("connection", self)
+        try:
+            self._link.connect(brokers.user, password, wait=False)
+            self.wait(lambda: self._is_connected, "it does not say CONNECTED")
+        except BaseException:
+            self.close()
+            raise
+        # From here on heart-beats say whether it is there.
+        if brokers.ca is None:
+            self._link.transport.socket.settimeout(None)
+
+    # --- what the threads of stomp.py say --------------------------------------------
+
+    def on_connected(self, frame: Any) -> None:
+        """The broker has let us in."""
+        with self._changed:
+            self._is_connected = True
+            self._changed.notify_all()
+
+    def on_message(self, frame: Any) -> None:
+        """It has delivered one."""
+        body = frame.body if isinstance(frame.body, bytes) else frame.body.encode()
+        with self._changed:
+            some = self._delivered.setdefault(frame.headers["subscription"], deque())
+            some.append(Delivery(frame.headers, body))
+            self._changed.notify_all()
+
+    def on_receipt(self, frame: Any) -> None:
+        """It has done what we asked for."""
+        with self._changed:
+            self._receipts.add(frame.headers["receipt-id"])
+            self._changed.notify_all()
+
+    def on_error(self, frame: Any) -> None:
+        """It refuses, and ends the connection."""
+        self._fail(
+            str(frame.headers.get("message") or "it refuses, and does not say why")
+        )
+
+    def on_disconnected(self) -> None:
+        """It is gone, or was silent for too long."""
+        self._fail("the connection has ended")
+
+    def _fail(self, why: str) -> None:
+        with self._changed:
+            self._error = self._error or why
+            self._changed.notify_all()
+
+    # --- what is asked ---------------------------------------------------------------
+
+    def wait(
+        self, found: Callable[[], Found], missing: str, timeout: float | None = None
+    ) -> Found:
+        """Wait until something is found.
+
+        Raises:
+            BrokerError: it was not, in time, or the connection has failed.
+        """
+        until = time.monotonic() + (self._timeout if timeout is None else timeout)
+        with self._changed:
+            while not (what := found()):
+                self._check()
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise BrokerError(missing)
+                self._changed.wait(left)
+        return what
+
+    def check(self) -> None:
+        """Raise if the connection has failed."""
+        with self._changed:
+            self._check()
+
+    def _check(self) -> None:
+        if self._error:
+            raise BrokerError(self._error)
+
+    def delivered(self, subscription: str, most: int | None = None) -> list[Delivery]:
+        """Take what was delivered, oldest first."""
+        with self._changed:
+            there = self._delivered.get(subscription, deque())
+            wanted = len(there) if most is None else min(most, len(there))
+            return [there.popleft() for _ in range(wanted)]
+
+    def rest(self, subscription: str, seconds: float) -> None:
+        """Wait until something is delivered, or for so long."""
+        with self._changed:
+            if not (self._delivered.get(subscription) or self._error):
+                self._changed.wait(seconds)
+
+    def subscribe(self, queue: str, subscription: str, prefetch: int) -> None:
+        """Let messages come; each is the broker's until it is acknowledged."""
+        self._ask(
+            self._link.subscribe,
+            f"/queue/{queue}",
+            subscription,
+            "client-individual",
+            {"activemq.prefetchSize": str(prefetch)},
+        )
+
+    def browse(self, queue: str) -> list[Delivery]:
+        """Look at what is in a small queue, delivered to somebody or not."""
+        name = f"browse {next(self._numbers)}"
+        browser = {"browser": "true"}
+        self._ask(self._link.subscribe, f"/queue/{queue}", name, "auto", browser)
+
+        def end() -> bool:
+            found = self._delivered.get(name)
+            return bool(found and found[-1].headers.get("browser") == "end")
+
+        self.wait(end, f"it does not show queue {queue}")
+        self._ask(self._link.unsubscribe, name)
+        return self.delivered(name)[:-1]
+
+    def send(
+        self, queue: str, body: str | bytes, headers: Headers, transaction: str
+    ) -> None:
+        """Send a durable message within a transaction; texts stay texts."""
+        form = {"persistent": "true", "transaction": transaction}
+        if isinstance(body, bytes):  # without it, a message is a text
+            form["content-length"] = str(len(body))
+        headers = {**headers, **form}
+        self._ask(self._link.send, f"/queue/{queue}", body, headers=headers)
+
+    def acknowledge(self, delivery: Delivery, transaction: str | None = None) -> None:
+        """Take a message from its queue."""
+        self._ask(self._link.ack, delivery.headers["ack"], transaction)
+
+    def refuse(self, delivery: Delivery) -> None:
+        """Leave a message to the broker's dead-letter queue."""
+        self._ask(self._link.nack, delivery.headers["ack"])
+
+    def begin(self) -> str:
+        """Begin a transaction, which ends with its connection."""
+        name = f"tpc-{next(self._numbers)}"
+        self._ask(self._link.begin, name)
+        return name
+
+    def commit(self, transaction: str) -> None:
+        """Commit, and wait until that is on disk.
+
+        Raises:
+            BrokerError: nobody knows whether it is.
+        """
+        receipt = f"commit {transaction}"
+        self._ask(self._link.commit, transaction, receipt=receipt)
+        self.wait(lambda: receipt in self._receipts, "it does not answer to COMMIT")
+        self._receipts.discard(receipt)
+
+    def _ask(self, call: Callable[..., Any], *about: Any, **named: Any) -> None:
+        self.check()
+        try:
+            call(*about, **named)
+        except (OSError, stomp.exception.StompException) as error:
+            self.check()
+            raise BrokerError(f"the connection has ended: {error}") from None
+
+    def close(self) -> None:
+        """End the connection, and with it what is not committed."""
+        self._link.remove_listener("connection")
+        self._link.transport.disconnect_socket()
+
+    def leave_to_parent(self) -> None:
+        """Let go of it in a child of a fork: it is the parent's."""
+        if (socket := self._link.transport.socket) is not None:
+            socket.close()  # of this process: the parent's stays open

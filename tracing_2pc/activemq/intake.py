@@ -1,0 +1,190 @@
+"""A queue of ActiveMQ as a way into an inbox."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Final
+
+from tracing_2pc.activemq.connection import BrokerError, Brokers, Connection, Delivery
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    MalformedError,
+    RefusalError,
+    TwoPhaseError,
+)
+from tracing_2pc.core.settings import check_name
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.inbox.event import NewEvent
+from tracing_2pc.inbox.inbox import Inbox
+from tracing_2pc.participant.json_lines import strict_json
+from tracing_2pc.tracing.propagation import extract, storable_context
+
+_LOOK: Final = 0.2
+"""Seconds between two looks whether to stop, while nothing comes."""
+
+_PAUSE: Final = 1.0
+"""Seconds after something did not answer."""
+
+_SUBSCRIPTION: Final = "events"
+
+logger = logging.getLogger(__name__)
+
+
+class ActiveMQIntake:
+    """Takes messages from a queue into an inbox, each once, until it is stopped.
+
+    A message is the broker's until it is on disk in the inbox: then it is acknowledged.
+    After a crash in between the broker delivers it again, to this process or another
+    one, and the inbox has its id. Any number may take from one queue.
+
+    A message that cannot be an event goes to the broker's dead-letter queue, and the
+    log says why: its body is no JSON or too large, it has no id, or the id is in the
+    inbox with other content. The broker keeps there what is persistent; of other
+    messages it keeps nothing, unless it is told to (`processNonPersistent`).
+
+    Args:
+        inbox: where events are kept.
+        addresses: of brokers, `host:port` for STOMP, separated by commas; the first
+            that answers is taken, by each new connection.
+        queue: that events come from.
+        id: header that is an event's id, as `order-id`: what a sender sends twice is
+            then stored once. Without it, it is the broker's `message-id`, which is
+            another one each time that a sender sends.
+        producer: whose ids they are; by default the queue's name.
+        user: for brokers that ask for one.
+        password: a reference, `env:NAME` or `file:PATH`.
+        ca: a file with certificates: TLS, with brokers that one of them vouches for.
+        most: messages that are taken together, at most.
+        max_body_bytes: of a message.
+        timeout: seconds that an answer of the broker may take.
+
+    Raises:
+        ConfigurationError: no such address, or a name that is none.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        addresses: str,
+        queue: str,
+        *,
+        id: str = "message-id",  # noqa: A002 - it is one
+        producer: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        ca: str | None = None,
+        most: int = 500,
+        max_body_bytes: int = 8 << 20,
+        timeout: float = 10.0,
+    ) -> None:
+        self._inbox = inbox
+        self._brokers = Brokers(addresses, user, password, ca, timeout)
+        self._queue = queue
+        self._id = id
+        try:
+            self._producer = check_name(producer or queue, "producer")
+        except ValueError as error:
+            raise ConfigurationError(f"{error}: give producer=") from None
+        self._most = most
+        self._max_body_bytes = max_body_bytes
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Let `run` end, after what it has in hand."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Take messages until `stop`; what does not answer is asked again."""
+        while not self._stopping.is_set():
+            try:
+                with closing(self._brokers.connect()) as connection:
+                    connection.subscribe(self._queue, _SUBSCRIPTION, 2 * self._most)
+                    logger.info("intake: taking from queue %s", self._queue)
+                    self._drain(connection)
+            except BrokerError as error:
+                logger.warning("intake: queue %s: %s", self._queue, error)
+                self._stopping.wait(_PAUSE)
+
+    def _drain(self, connection: Connection) -> None:
+        while not self._stopping.is_set():
+            connection.check()
+            if some := connection.delivered(_SUBSCRIPTION, self._most):
+                self._take(connection, some)
+            else:
+                connection.rest(_SUBSCRIPTION, _LOOK)
+
+    def _take(self, connection: Connection, some: Sequence[Delivery]) -> None:
+        events, of = [], []
+        for delivery in some:
+            try:
+                events.append(self._event(delivery))
+                of.append(delivery)
+            except MalformedError as error:
+                self._refuse(connection, delivery, error)
+        if events:
+            self._store(connection, events, of)
+
+    def _store(
+        self,
+        connection: Connection,
+        events: Sequence[NewEvent],
+        of: Sequence[Delivery],
+    ) -> None:
+        """Store events, and acknowledge them; again, until it is known that they are.
+
+        What is not acknowledged when this ends is delivered again.
+        """
+        while not self._stopping.is_set():
+            connection.check()
+            try:
+                with self._inbox.translated():
+                    self._inbox.store(self._producer, events)
+            except RefusalError as error:
+                if error.refusal is Refusal.NOT_NOW:
+                    self._pause(error)
+                elif len(events) == 1:
+                    return self._refuse(connection, of[0], error)
+                else:  # one of them, or two, are in nobody's way
+                    for event, delivery in zip(events, of, strict=True):
+                        self._store(connection, [event], [delivery])
+                    return None
+            except TwoPhaseError as error:
+                self._pause(error)
+            else:
+                for delivery in of:
+                    connection.acknowledge(delivery)
+                return None
+        return None
+
+    def _pause(self, error: TwoPhaseError) -> None:
+        logger.warning("intake: queue %s waits: %s", self._queue, error)
+        self._stopping.wait(_PAUSE)
+
+    def _refuse(
+        self, connection: Connection, delivery: Delivery, error: Exception
+    ) -> None:
+        logger.error(
+            "intake: message %s of queue %s goes to the dead-letter queue: %s",
+            delivery.headers.get("message-id"),
+            self._queue,
+            error,
+        )
+        connection.refuse(delivery)
+
+    def _event(self, delivery: Delivery) -> NewEvent:
+        body, headers = delivery.body, delivery.headers
+        if len(body) > self._max_body_bytes:
+            detail = f"it has {len(body)} bytes, {self._max_body_bytes} are taken"
+            raise MalformedError(detail)
+        if self._id not in headers:
+            raise MalformedError(f"it has no header {self._id}")
+        try:
+            strict_json(body)
+        except ValueError as error:
+            why = str(error) if type(error) is ValueError else "it is not JSON"
+            raise MalformedError(f"its body: {why}") from None
+        carrier = storable_context(extract(headers))
+        return NewEvent(headers[self._id], body.decode(), carrier)

@@ -1,0 +1,120 @@
+"""What a relay takes of a record: where it goes, under which key, with which headers.
+
+What cannot be taken is a vote to abort, which names record, column and cause.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.outbox.records import Record, plain_text_of
+from tracing_2pc.outbox.relay import Message
+
+ChooseText: TypeAlias = Callable[[Mapping[str, Any]], str | None]
+
+Encode: TypeAlias = Callable[[Record, int, str], bytes]
+
+
+class Choice:
+    """Makes a message of a record.
+
+    Args:
+        place: of all messages; or a function of the record that returns it.
+        key: a column, or a function that returns it.
+        headers: columns.
+        place_named: what the argument `place` is called where it is given.
+    """
+
+    def __init__(
+        self,
+        place: str | ChooseText,
+        key: str | ChooseText | None,
+        headers: Sequence[str],
+        place_named: str,
+    ) -> None:
+        self._place = place
+        self._key = key
+        self._headers = tuple(headers)
+        self._place_named = place_named
+
+    def message(
+        self, record: Record, row: int, encode: Encode | None = None
+    ) -> Message:
+        """Make the message that is stored, and sent as it is.
+
+        Raises:
+            RefusalError: conflict: the record has not what is needed.
+        """
+        place = self._place
+        if not isinstance(place, str):
+            chosen = _chosen(place, record, row, self._place_named)
+            if chosen is None:
+                raise conflict(f"record {row}: {self._place_named}= returns none")
+            place = chosen
+        key = self._key
+        if isinstance(key, str):
+            key = _column(record, key, row, "key")
+        elif key is not None:
+            key = _chosen(key, record, row, "key")
+        names = [(n, _column(record, n, row, "headers")) for n in self._headers]
+        headers = tuple((n, text) for n, text in names if text is not None)
+        value = encode(record, row, place) if encode else record.text
+        return Message(place, key, value, headers)
+
+
+def conflict(detail: str) -> RefusalError:
+    """Return the vote to abort because something cannot be sent."""
+    detail = f"no message can be sent: {detail}"
+    return RefusalError(Refusal.CONFLICT, detail, state="unknown")
+
+
+def size_of(message: Message) -> int:
+    """Return the bytes of its value, key and headers."""
+    size = len(message.value)  # JSON is ASCII
+    for text in (message.key or "", *itertools.chain(*message.headers)):
+        size += len(text.encode())
+    return size
+
+
+def longest_column(record: Record) -> str:
+    """Return the column that has most of a record that is too large."""
+    return max(record.values, key=lambda name: len(str(record.values[name])))
+
+
+def _chosen(choose: ChooseText, record: Record, row: int, argument: str) -> str | None:
+    try:
+        chosen = choose(json.loads(record.text))
+        if chosen is not None:
+            chosen.encode()
+    except Exception as error:  # noqa: BLE001 - the user's code votes no by raising
+        # Its message may hold the record.
+        kind = type(error).__name__
+        raise conflict(f"record {row}: {argument}= raised {kind}") from None
+    return chosen
+
+
+def _column(record: Record, name: str, row: int, argument: str) -> str | None:
+    """Return a column's value as text; as JSON, if it is no text."""
+    try:
+        value = record.values[name]
+    except KeyError:
+        detail = f"column {name}: there is none, {argument}= needs it"
+        raise conflict(detail) from None
+    if type(value) is int:
+        return str(value)
+    if value is None or isinstance(value, str):
+        text = value
+    else:
+        text = json.dumps(value, default=plain_text_of)
+        text = json.loads(text) if text.startswith('"') else text
+    try:
+        if text is not None:
+            text.encode()
+    except UnicodeEncodeError:
+        raise conflict(f"record {row}, column {name}: no UTF-8") from None
+    return text
