@@ -26,7 +26,6 @@ def main() -> None:
     if missing := [name for name in NEEDS if not os.environ.get(name)]:
         sys.exit(f"intake: set {' and '.join(missing)} in the environment")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    logging.getLogger("stomp.py").setLevel(logging.CRITICAL)
     intake = ActiveMQIntake(
         Inbox("env:INBOX_DATABASE"),
         os.environ["ACTIVEMQ"],

@@ -1,8 +1,9 @@
 """Kill and pause a service's processes and the broker at random; judge the topic.
 
-`python -m brokers.kills --rounds N --seed S`. A small coordinator prepares, commits and
-aborts meanwhile, and keeps a ledger of what it has decided. The judge reads the topic
-as any reader does, and knows of the product what a reader knows: two headers.
+`python -m brokers.kills --broker KIND --rounds N --seed S`. A small coordinator
+prepares, commits and aborts meanwhile, and keeps a ledger of what it has decided. The
+judge reads the topic as any reader does, and knows of the product what a reader knows:
+two headers.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
+from support import activemq
 from support.branches import TRACE, Branch, orders
 from support.kinds import sqlite_url
 from support.waiting import ANSWERED, AT_LAST, PAUSE, SOON, until
@@ -139,8 +141,10 @@ class Scene:
         tell: is told each deed.
     """
 
+    broker: Any
+
     def __init__(
-        self, folder: Path, broker: Broker, chance: random.Random, tell: Tell
+        self, folder: Path, broker: Any, chance: random.Random, tell: Tell
     ) -> None:
         self.broker = broker
         self.topic = broker.topic()
@@ -197,21 +201,11 @@ class Scene:
         return "kill the broker"
 
     def _kill_broker_in_commit(self) -> str:
-        """Kill it between what it has decided and the markers that say so."""
-        end = time.monotonic() + SOON
-        while time.monotonic() < end:
-            with contextlib.suppress(AssertionError, OSError):
-                if any(
-                    wire.ended(self.broker.address, name).state == "PrepareCommit"
-                    for name in self._position_topics()
-                ):
-                    break
-        self._restart_broker()
-        return "kill the broker in a commit"
+        return self._kill_broker()
 
     def _kill_all(self) -> str:
         """Kill the broker, and who publishes, within the same moment."""
-        victims: list[Process | Broker] = [*self.services, self.broker]
+        victims: list[Any] = [*self.services, self.broker]
         self._chance.shuffle(victims)
         for victim in victims[: self._chance.choice((2, 3))]:
             victim.kill()
@@ -233,6 +227,32 @@ class Scene:
         for service in self.services:
             if not service.alive():
                 service.start()
+
+    def heal(self) -> None:
+        """Do what an operator does, where a broker that was killed needs one."""
+
+    def seen(self) -> list[Any]:
+        """Return what readers have."""
+        return list(self.broker.read(self.topic))
+
+
+class KafkaScene(Scene):
+    """One whose broker can lose the end of a transaction."""
+
+    broker: Broker
+
+    def _kill_broker_in_commit(self) -> str:
+        """Kill it between what it has decided and the markers that say so."""
+        end = time.monotonic() + SOON
+        while time.monotonic() < end:
+            with contextlib.suppress(AssertionError, OSError):
+                if any(
+                    wire.ended(self.broker.address, name).state == "PrepareCommit"
+                    for name in self._position_topics()
+                ):
+                    break
+        self._restart_broker()
+        return "kill the broker in a commit"
 
     def heal(self) -> None:
         """End what the broker has lost the end of: a single node that is killed may.
@@ -279,9 +299,18 @@ class Scene:
         self._tell(f"markers were lost, commit={commit}: {left}, {before}")
 
 
-def judge(broker: Broker, topic: str, ledger: list[tuple[str, int]]) -> list[str]:
+class ActiveMQScene(Scene):
+    """One whose topic is a queue: what was read is gone there."""
+
+    broker: activemq.Broker
+
+    def seen(self) -> list[Any]:
+        """Return what was ever there."""
+        return self.broker.taken(self.topic)
+
+
+def judge(seen: list[Any], ledger: list[tuple[str, int]]) -> list[str]:
     """Say what is lost, doubled, foreign or out of order; nothing is good."""
-    seen = broker.read(topic)
     found = [(o.headers["tpc-transaction"], json.loads(o.value)["id"]) for o in seen]
     counts, wanted = Counter(found), Counter(ledger)
     faults = [f"lost: {one}" for one in wanted - counts]
@@ -295,11 +324,12 @@ def judge(broker: Broker, topic: str, ledger: list[tuple[str, int]]) -> list[str
     return faults + [f"key: {key}" for key, count in keys.items() if count > 1]
 
 
-def run(rounds: int, seed: int, folder: Path, broker: Broker, tell: Tell) -> list[str]:
+def run(rounds: int, seed: int, folder: Path, broker: Any, tell: Tell) -> list[str]:
     """Kill for so many rounds; return what is wrong then."""
     tell(f"seed {seed}")
     chance = random.Random(seed)
-    scene = Scene(folder, broker, chance, tell)
+    kind = KafkaScene if isinstance(broker, Broker) else ActiveMQScene
+    scene = kind(folder, broker, chance, tell)
     coordinator = Coordinator(scene.ports, random.Random(seed + 1))
     scene.settle()
     with ThreadPoolExecutor() as pool, _ending(coordinator, scene):
@@ -326,7 +356,7 @@ def _settled(scene: Scene, coordinator: Coordinator) -> list[str]:
     end = time.monotonic() + AT_LAST
     while True:
         scene.heal()
-        faults = judge(scene.broker, scene.topic, coordinator.ledger)
+        faults = judge(scene.seen(), coordinator.ledger)
         # What is lost may still come; nothing else may ever be.
         if time.monotonic() > end or not faults or not faults[0].startswith("lost"):
             return faults
@@ -346,6 +376,7 @@ def _ending(coordinator: Coordinator, scene: Scene) -> Iterator[None]:
 def main() -> int:
     """Run what the command line asks for; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m brokers.kills")
+    parser.add_argument("--broker", choices=("kafka", "activemq"), default="kafka")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     chosen = parser.parse_args()
@@ -357,8 +388,9 @@ def main() -> int:
 
     folder = Path(tempfile.mkdtemp(prefix="tpc-kills-"))
     tell(f"folder {folder}")
-    (folder / "kafka").mkdir()
-    with running(folder / "kafka") as broker:
+    (folder / "broker").mkdir()
+    start: Any = running if chosen.broker == "kafka" else activemq.running
+    with start(folder / "broker") as broker:
         faults = run(chosen.rounds, chosen.seed, folder, broker, tell)
     for fault in faults[:50]:
         tell(fault)

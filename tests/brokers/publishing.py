@@ -40,7 +40,7 @@ def outbox(url: str, relay: Relay) -> World:
 
 
 def publishing(
-    broker: Broker,
+    broker: Broker | str,
     topic: str,
     folder: Path,
     point: str = "",
@@ -55,7 +55,8 @@ def publishing(
         "TPC_FAILPOINT_FILE": str(fired),
         "TPC_FAILPOINT_SIGNAL": word,
     }
-    about = [sqlite_url(folder), broker.address, topic]
+    address = broker if isinstance(broker, str) else broker.address
+    about = [sqlite_url(folder), address, topic]
     return subprocess.Popen(
         [sys.executable, "-m", "brokers.publish", *about, *["fork"] * forks],
         stdin=subprocess.PIPE if forks else None,
@@ -66,7 +67,7 @@ def publishing(
     )
 
 
-def publish(broker: Broker, topic: str, folder: Path) -> None:
+def publish(broker: Broker | str, topic: str, folder: Path) -> None:
     assert publishing(broker, topic, folder).wait(AT_LAST) == 0
 
 

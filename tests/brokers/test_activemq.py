@@ -13,28 +13,31 @@ from pathlib import Path
 
 import pytest
 from support.activemq import Broker
-from support.branches import ONE, TRACE, records
+from support.branches import ONE, TRACE, Branch, orders, records
 from support.kinds import sqlite_url
 from support.participant import World, end, keep
 from support.relay import listed, order, publisher
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, until
 
+from brokers.publish import relay_of
 from brokers.publishing import assert_once, outbox, publish, publishing
 from participants.processes import free_ports
 from tracing_2pc.activemq import ActiveMQIntake, ActiveMQRelay
+from tracing_2pc.activemq.connection import BrokerError
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.inbox import Inbox
 from tracing_2pc.outbox.relay import Position, Publication
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.ci,
     pytest.mark.skipif(
         not os.environ.get("TPC_ACTIVEMQ"), reason="asked by `make test-brokers`"
     ),
 ]
 TEXTS = texts("activemq")
+SECRET = "secret1"
+MANY = 100_000
 
 
 @pytest.fixture
@@ -57,6 +60,7 @@ def world(relay: ActiveMQRelay, tmp_path: Path) -> Iterator[World]:
     end(made.resource)
 
 
+@pytest.mark.ci
 def test_a_message_is_what_was_prepared(
     activemq: Broker, queue: str, world: World, tmp_path: Path
 ) -> None:
@@ -74,6 +78,7 @@ def test_a_message_is_what_was_prepared(
     assert first.headers["tpc-transaction"] == "orders.1.1"
 
 
+@pytest.mark.ci
 def test_one_consumer_has_all_that_have_one_key(
     activemq: Broker, queue: str, world: World, tmp_path: Path
 ) -> None:
@@ -93,6 +98,7 @@ def test_one_consumer_has_all_that_have_one_key(
     assert not set(found[0]) & set(found[1])
 
 
+@pytest.mark.ci
 def test_the_token_survives_a_hundred_takeovers(relay: ActiveMQRelay) -> None:
     """However often the broker gives it out again: it is no dead letter."""
     position = Position(7, "orders.7.1", "digest")
@@ -104,6 +110,7 @@ def test_the_token_survives_a_hundred_takeovers(relay: ActiveMQRelay) -> None:
 
 
 @pytest.mark.parametrize("found", ["no token", "two tokens"])
+@pytest.mark.ci
 def test_no_token_or_two_stop_the_relay(
     activemq: Broker,
     queue: str,
@@ -118,7 +125,7 @@ def test_no_token_or_two_stop_the_relay(
     keep(world, "orders.2.1", ONE)
     publishing(activemq, queue, tmp_path, "relay.before_position").wait(AT_LAST)
     journal = world.resource._queue.positions()[0]
-    tokens = f"tpc-{journal}"
+    tokens = f"tpc.{journal}"
     if found == "two tokens":
         (token,) = activemq.read(tokens)
         activemq.send(tokens, token.value.decode())
@@ -136,6 +143,106 @@ def test_no_token_or_two_stop_the_relay(
     process.stop()
     assert_once(activemq.read(queue), 1, 2)
     assert len(activemq.read(tokens)) == 1
+
+
+@pytest.fixture
+def guarded(activemq: Broker, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A broker that asks for TLS and a login, and lets `relay` do what the page says."""
+    jvm = activemq.gateway().jvm
+    store, ca = tmp_path / "store", tmp_path / "ca.pem"
+    about = ["-keystore", store, "-storepass", SECRET, "-alias", "broker"]
+    made = ["-genkeypair", "-keyalg", "RSA", "-dname", "CN=broker"]
+    keytool = Path(os.environ["JAVA_HOME"]) / "bin" / "keytool"
+    subprocess.run([keytool, *made, "-ext", "san=ip:127.0.0.1", *about], check=True)
+    subprocess.run([keytool, "-exportcert", "-rfc", "-file", ca, *about], check=True)
+    for name, value in (("keyStore", store), ("keyStorePassword", SECRET)):
+        jvm.java.lang.System.setProperty(f"javax.net.ssl.{name}", str(value))
+    security = jvm.org.apache.activemq.security
+    user = security.AuthenticationUser("relay", SECRET, "relays")
+    entries = []
+    for name, rights in (("tpc.>", "read write admin"), ("guarded.>", "write admin")):
+        entry = security.AuthorizationEntry()
+        entry.setQueue(name)
+        for right in rights.split():
+            getattr(entry, f"set{right.title()}")("relays")
+        entries.append(entry)
+    broker = jvm.org.apache.activemq.broker.BrokerService()
+    broker.setBrokerName("guarded")
+    broker.setUseJmx(False)
+    broker.setDataDirectory(str(tmp_path / "data"))
+    rights = security.DefaultAuthorizationMap(entries)
+    plugins = activemq.gateway().new_array(
+        jvm.org.apache.activemq.broker.BrokerPlugin, 2
+    )
+    plugins[0] = security.SimpleAuthenticationPlugin([user])
+    plugins[1] = security.AuthorizationPlugin(rights)
+    broker.setPlugins(plugins)
+    (port,) = free_ports(1)
+    broker.addConnector(f"stomp+ssl://127.0.0.1:{port}")
+    broker.start()
+    yield f"127.0.0.1:{port}", ca
+    broker.stop()
+
+
+@pytest.mark.nightly
+def test_what_the_broker_refuses_holds_back_its_application_only(
+    guarded: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By TLS, with a login, and the rights that the manual names and no others."""
+    address, ca = guarded
+    monkeypatch.setenv("BROKER_PASSWORD", SECRET)
+    login = {"user": "relay", "password": "env:BROKER_PASSWORD"}
+    relay = ActiveMQRelay(
+        address, queue=lambda record: str(record["queue"]), ca=str(ca), **login
+    )
+    world = outbox(sqlite_url(tmp_path), relay)
+    keep(world, "returns.1.1", records(queue=["other"]))
+    keep(world, "orders.1.1", records(queue=["guarded.a"]))
+    process = publisher(world, relay, PATIENT)
+    until(lambda: process.turn() and world.resource.gauges()["tpc.relay.refused"])
+    until(lambda: process.turn() and world.resource.gauges()["tpc.outbox.backlog"] == 1)
+    ((waiting, why),) = listed(world)
+    assert waiting == "returns.1.1"
+    assert TEXTS["no right"] in why
+    process.stop()
+    end(world.resource)
+    for changed in ({"ca": None}, {"user": "nobody"}):
+        about = {"ca": str(ca), **login, **changed}
+        with pytest.raises(BrokerError):
+            ActiveMQRelay(address, queue="q", **about).take_over("a")
+
+
+@pytest.mark.nightly
+def test_a_slave_takes_over(activemq: Broker, queue: str, tmp_path: Path) -> None:
+    """With the store of a master that dies: each record is there once."""
+    first, second = (Broker(tmp_path / "shared") for _ in range(2))
+    first.start()
+    second.start(wait=False)
+    both = f"{first.address},{second.place}"
+    world = outbox(sqlite_url(tmp_path), relay_of(both, queue))
+    try:
+        keep(world, "orders.1.1", ONE)
+        publish(both, queue, tmp_path)
+        keep(world, "orders.2.1", ONE)
+        first.kill()
+        until(second.answers)
+        publish(both, queue, tmp_path)
+        assert_once(second.read(queue), 1, 2)
+    finally:
+        for broker in (first, second):
+            broker.kill()
+        end(world.resource)
+
+
+@pytest.mark.nightly
+def test_a_large_transaction(activemq: Broker, queue: str, tmp_path: Path) -> None:
+    """Is one transaction of the broker, and all of it is there."""
+    world = outbox(sqlite_url(tmp_path), relay_of(activemq.address, queue))
+    keep(world, "orders.1.1", Branch(orders(*range(MANY)), MANY))
+    publish(activemq, queue, tmp_path)
+    seen = [json.loads(one.value)["id"] for one in activemq.each(queue, MANY)]
+    assert seen == list(range(MANY))
+    end(world.resource)
 
 
 # --- the intake ----------------------------------------------------------------------
@@ -189,6 +296,7 @@ def intake(activemq: Broker, queue: str, tmp_path: Path) -> Iterator[Intake]:
 
 
 @pytest.mark.parametrize("point", ["inbox.before_commit", "inbox.after_commit"])
+@pytest.mark.ci
 def test_an_intake_is_killed(
     activemq: Broker, queue: str, intake: Intake, point: str
 ) -> None:
@@ -209,6 +317,7 @@ def test_an_intake_is_killed(
     assert [dead.value for dead in activemq.each("ActiveMQ.DLQ", 1)] == [b"3"]
 
 
+@pytest.mark.ci
 def test_what_is_no_event_is_in_nobodys_way(
     activemq: Broker, queue: str, intake: Intake
 ) -> None:
@@ -233,6 +342,7 @@ def test_what_is_no_event_is_in_nobodys_way(
         assert text in said
 
 
+@pytest.mark.ci
 def test_a_database_that_is_down_is_waited_for(
     activemq: Broker,
     queue: str,

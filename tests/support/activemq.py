@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import queue
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import stomp
+from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from participants.processes import free_ports
-from support.waiting import ANSWERED, AT_LAST, until
+from support.waiting import ANSWERED, AT_LAST, SOON, until
+
+logging.getLogger("stomp.py").setLevel(logging.CRITICAL)  # it may be down
 
 START: Final = Path(__file__).parents[2] / "tools" / "activemq" / "start.py"
 _OF_STOMP: Final = frozenset(
@@ -50,6 +55,7 @@ class Broker:
         self.address = f"activemq:{self.place}"
         self._names = (f"queue{n}" for n in itertools.count(1))
         self._process: subprocess.Popen[bytes] | None = None
+        self._taken: defaultdict[str, list[Seen]] = defaultdict(list)
 
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it answers."""
@@ -83,6 +89,12 @@ class Broker:
         assert self._process is not None
         return self._process.pid
 
+    def gateway(self) -> JavaGateway:
+        """Speak with its Java."""
+        (first, *_) = (self.folder / f"log {self._port}").read_text().split()
+        parameters = GatewayParameters(port=int(first), auto_convert=True)
+        return JavaGateway(gateway_parameters=parameters)
+
     def topic(self) -> str:
         """Name a queue of this test's own."""
         return next(self._names)
@@ -107,6 +119,16 @@ class Broker:
             client.link.subscribe(f"/queue/{name}", "each", "auto")
             for _ in range(count):
                 yield _seen(client.frames.get(timeout=AT_LAST))
+
+    def taken(self, name: str) -> list[Seen]:
+        """Take what is in a queue, and return all that was ever taken from it."""
+        with self.client() as client:
+            client.link.subscribe(f"/queue/{name}", "all", "auto")
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    frame = client.frames.get(timeout=SOON)
+                    self._taken[name].append(_seen(frame))
+        return self._taken[name]
 
     def send(self, name: str, *bodies: str, **headers: str) -> None:
         """Send messages, as any sender does; underscores in names are dashes here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -17,6 +18,10 @@ from tracing_2pc.core.settings import read_secret
 
 _HEART_BEAT: Final = 10_000
 """Milliseconds, both ways: a busy machine has so long, a dead one is waited for."""
+
+_THEIRS: Final = logging.getLogger("stomp.py")
+if _THEIRS.level == logging.NOTSET:  # an error of ours says it, too
+    _THEIRS.setLevel(logging.CRITICAL)
 
 Found = TypeVar("Found")
 

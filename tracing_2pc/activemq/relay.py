@@ -53,7 +53,7 @@ class ActiveMQRelay:
     transaction, and waits for the broker's receipt.
 
     The relay's *position* is a message, too: one *token* in a queue of its own,
-    `tpc-<journal>`. Each transaction takes the token out and puts the next one in, so
+    `tpc.<journal>`. Each transaction takes the token out and puts the next one in, so
     nothing is ever in doubt at the broker, and whoever takes over, after any crash,
     reads there what is in. Only one process can have the token: it is the broker that
     keeps others out. It gives the token on when a connection ends, which after a kill
@@ -127,7 +127,7 @@ class ActiveMQRelay:
         """
         for row, record in enumerate(records):
             message = self._choice.message(record, row)
-            if not message.topic.strip() or message.topic.startswith("tpc-"):
+            if not message.topic.strip() or message.topic.startswith("tpc."):
                 raise conflict(f"record {row}: {message.topic[:70]!r} is no queue")
             for name, text in (("key", message.key or ""), *message.headers):
                 if len(text.encode()) > _LONGEST_HEADER - len(name) or "\0" in text:
@@ -152,7 +152,7 @@ class ActiveMQRelay:
             BrokerError: no broker answers; or another connection has the token still.
         """
         self.let_go()
-        self._token_queue = f"tpc-{journal}"
+        self._token_queue = f"tpc.{journal}"
         connection = self._connection = self._brokers.connect()
         connection.subscribe(self._token_queue, _TOKENS, _SOME)
         self._hold(connection)
