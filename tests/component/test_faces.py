@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flask import Flask
 from support.branches import ONE, records
 from support.cli import Operator
 from support.console import GATE, VIEWER, visitor
-from support.kinds import refusing_outbox, sqlite_url
-from support.participant import World, end, keep
+from support.kinds import outbox_to, refusing_outbox, sqlite_url
+from support.participant import World, database_of, end, keep, queue_of
 from support.relay import Topic, TopicRelay, publisher, relay_world
 from support.spark import serving
-from support.waiting import PATIENT, until
+from support.waiting import AT_ONCE, PATIENT, until
 
 from tracing_2pc.console.app import console
 from tracing_2pc.console.state import ConsoleSources
@@ -81,14 +83,161 @@ def test_all_faces_say_one_list(operator: Operator, mailer: World) -> None:
         if where[-1] == "1":
             code, (view,) = operator.json("explain", where)
             assert (code, kind) == (1, view["findings"][0]["kind"])
+    page = first_page(operator, "mailer")
+    assert {where for where, _ in WRONG if where not in page} == set()
+    assert "3 transactions need you" in page
+
+
+def first_page(operator: Operator, word: str, *paths: str) -> str:
+    """Return the console's first page once it has this word; and other pages."""
     settings, log = Settings.load(), operator.at.log
     reach = (log, open_participants(settings), settings)
     tell = lambda record: deliver(log, settings, record)  # noqa: E731
     app = console(ConsoleSources(*reach, tell, SystemClock()), GATE)
     person = visitor(app, VIEWER)
-    page = until(lambda: "mailer" in (text := person.get("/")) and text)
-    assert {where for where, _ in WRONG if where not in page} == set()
-    assert "3 transactions need you" in page
+    page = until(lambda: word in (text := person.get("/")) and text)
+    return page + "".join(map(person.get, paths))
+
+
+TAKEN_IN = "orders.7.1"
+"""Committed everywhere, and its partner has not got all of it."""
+
+
+def sending_by_hand(
+    partner: str, url: str, timeout: float, path: str = "orders"
+) -> World:
+    """An outbox whose turns the test takes itself."""
+    resource = outbox_to(f"{partner}/{path}", url, timeout=timeout)
+    resource.start = lambda: None  # type: ignore[method-assign]
+    world = World(resource, int)
+    world.name = "mailer"
+    return world
+
+
+def down(url: str) -> World:
+    """Nothing listens where the partner was, for ten minutes."""
+    world = sending_by_hand("http://127.0.0.1:9", url, AT_ONCE)
+    keep(world, TAKEN_IN, records(text=["a", "b"]))
+    world.resource._sender.turn()
+    queue = queue_of(world)
+    with database_of(world.resource).decide("") as connection:
+        connection.execute(queue.queue.update().values(committed=time.time() - 600))
+    return world
+
+
+def stopped(url: str) -> World:
+    """The partner refuses all: ten are set aside, the others wait."""
+    partner = Flask("partner")
+    partner.post("/orders")(lambda: ("no", 422))
+    with serving(partner) as served:
+        world = sending_by_hand(served, url, PATIENT)
+        keep(world, TAKEN_IN, records(text=list("abcdefghijkl")))
+        world.resource._sender.turn()
+    return world
+
+
+def relay_stopped(url: str) -> World:
+    """The broker has a position of another store."""
+    topic = Topic()
+    world = relay_world(url, topic)
+    world.name = "mailer"
+    keep(world, TAKEN_IN, ONE)
+    topic.position = Position(9, "orders.5.1", "of another store")
+    publisher(world, TopicRelay(topic), PATIENT).turn()
+    return world
+
+
+AT_OUTBOX = {
+    "backlog": (
+        down,
+        "2 requests wait",
+        "its partner",
+        "tpc_outbox_oldest_age_seconds",
+    ),
+    "refused_requests": (
+        lambda url: refusing_outbox(url, records(text=["a"]), "mailer"),
+        "1 refused request of orders",
+        "its partner",
+        "tpc_outbox_quarantined",
+    ),
+    "outbox_stopped": (stopped, "2 requests wait", "its partner", "tpc_outbox_stopped"),
+    "relay_stopped": (
+        relay_stopped,
+        "1 transaction of orders",
+        "its relay",
+        "tpc_outbox_stopped",
+    ),
+}
+"""What makes each, how many, whose fault it is, and the metric that is alerted on."""
+
+
+@pytest.mark.parametrize("kind", AT_OUTBOX)
+def test_all_faces_say_what_waits_at_an_outbox(
+    operator: Operator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """How many, since when, whose fault, what is safe; and each ends with 1.
+
+    The transaction itself is committed and finished, as is one before it, of which
+    nothing is left to send.
+    """
+    make, many, whose, metric = AT_OUTBOX[kind]
+    monkeypatch.setenv("TPC_PAUSE", "100ms")
+    at = operator.at
+    at.time.time = time.time() - 900
+    before = at.committed(6, "mailer")
+    at.time.time = time.time()
+    world = make(sqlite_url(tmp_path, "mailer"))
+    at.committed(7, "mailer")
+    with serving(world.app) as served:
+        operator.reach(mailer=served)
+        found = {}
+        for face in ("check", "watch --once", "ls --unfinished", "outbox ls"):
+            code, out = operator.json(*face.split())
+            assert code == 1, face
+            every = out[0]["findings"] if face == "check" else out
+            found[face] = [f for f in every if kind in (f["kind"], f.get("finding"))]
+        is_listed = kind in ("refused_requests", "relay_stopped")
+        assert [len(f) for f in found.values()] == [1, 1, 1, not is_listed]
+        code, (view,) = operator.json("explain", TAKEN_IN)
+        explained = [f for f in view["findings"] if f["kind"] == kind]
+        assert (code, len(explained)) == (1, 1)
+        _, (sent,) = operator.json("explain", str(before))
+        assert kind not in {f["kind"] for f in sent["findings"]}
+        for finding in itertools.chain(*found.values(), explained):
+            texts = (many, whose, "since ")
+            assert [text for text in texts if text not in finding["why"]] == []
+            assert (finding["since"] > 0, finding["cure"] != "") == (True, True)
+        cure = explained[0]["cure"].partition("`")[0]
+        pages = first_page(operator, many, f"/transactions/{TAKEN_IN}")
+        assert (pages.count(many), pages.count(cure)) == (2, 2)
+        for face in ("explain", "show"):
+            assert many in operator.out(1, face, TAKEN_IN)
+        metrics = world.client.get("/metrics").get_data(as_text=True)
+        assert f"\n{metric} 0\n" not in metrics
+    end(world.resource)
+
+
+def test_an_outbox_logs_once_why_its_partner_does_not_take_requests(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the address, until the reason changes; and when it takes them again."""
+    caplog.set_level("INFO", "tracing_2pc.outbox")
+    answers, partner = [503, 503, 503, 200], Flask("partner")
+    partner.post("/secret")(lambda: ("", answers.pop(0)))
+    with serving(partner) as served:
+        world = sending_by_hand(served, sqlite_url(tmp_path), PATIENT, "secret")
+        keep(world, TAKEN_IN, records(text=["a"]))
+        while answers:
+            world.resource._sender.turn()
+            world.resource._sender._waiting["orders"].resume = 0.0
+    end(world.resource)
+    lines = [r.message for r in caplog.records if r.name == "tracing_2pc.outbox.sender"]
+    assert [served in line for line in lines] == [True, False]
+    assert ("answered 503" in lines[0], "3 tries" in lines[1]) == (True, True)
+    assert "secret" not in caplog.text.replace("POST /secret", "")
 
 
 def said(findings: list[dict[str, str]]) -> set[tuple[str, str]]:

@@ -165,6 +165,18 @@ class Site:
         self.decide(record.id)
         return record.id
 
+    def committed(self, batch: int, name: str) -> TransactionId:
+        """Have on record that one participant has committed it, and that was all."""
+        record = self.log.begin(
+            "orders", batch, run="run", query=None, participants=(name,), carrier={}
+        ).record
+        vote = {name: Vote.COMMIT}
+        receipts = branch_receipts(BranchId(0, 1), ONE.rows, ONE.digest, vote)
+        self.log.decide(record.id, Decision.COMMIT, receipts)
+        self.log.acknowledge(record.id, name)
+        self.log.finish(record.id)
+        return record.id
+
     def aborted(self) -> TransactionId:
         """Begin, decide abort, and finish it: the log is done with it."""
         record = self.begin()

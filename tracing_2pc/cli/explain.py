@@ -117,8 +117,11 @@ def _next(view: TransactionView) -> Iterator[str]:
 
 
 def _actions(view: TransactionView) -> Iterator[str]:
-    if not view.actions:
+    cures = [finding.cure for finding in view.wrong if finding.is_at_outbox]
+    if not view.actions and not cures:
         yield "  Nothing, and nothing is needed."
+    for cure in cures:
+        yield from prose(f"{cure}.", "    ", "  - ")
     if view.unread:
         first = f"first: see to it that {join_names(view.unread)} can be read: until "
         yield from prose(f"{first}then no decision arrives there.", "  ")

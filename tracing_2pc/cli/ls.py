@@ -82,7 +82,8 @@ def lines(listing: TransactionList, limit: int) -> Iterator[str]:
         yield from map(paint, text, colours)
     for finding in _beside(listing)[:limit]:
         what = f"{finding.about}: {finding.text}"
-        yield paint(safe(f"{what}; {finding.cure}" if finding.cure else what), "yellow")
+        line = f"{what}; {finding.cure}" if finding.cure else what
+        yield paint(safe(line, 2000), "yellow")
     yield _counts(listing, len(shown), len(rows), limit)
 
 

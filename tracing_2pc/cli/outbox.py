@@ -5,22 +5,26 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tracing_2pc.cli.acting import perform
 from tracing_2pc.cli.arguments import DONE, LEFT
-from tracing_2pc.cli.terminal import asking, paint, safe, table
+from tracing_2pc.cli.terminal import asking, paint, prose, safe, table
 from tracing_2pc.core.model import (
     QuarantinedRequest,
     RequestKey,
     TransactionId,
     check_application,
 )
+from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RequestState
+from tracing_2pc.inspection.diagnosis import Finding
+from tracing_2pc.inspection.findings import OF_QUEUE, find_at_outboxes
 from tracing_2pc.inspection.participants import RefusedRequests, list_refused
+from tracing_2pc.inspection.survey import survey_outboxes
 from tracing_2pc.inspection.wording import (
     format_count,
     format_duration,
@@ -49,7 +53,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         one = participant_named(options.participant, participants)
         participants = {options.participant: one}
     if options.action == "ls":
-        return _list(options, participants)
+        return _list(options, settings, participants)
     start_telemetry()
     return _act(options, settings, participants)
 
@@ -58,7 +62,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _list(
-    options: argparse.Namespace, participants: Mapping[str, RemoteParticipant]
+    options: argparse.Namespace,
+    settings: Settings,
+    participants: Mapping[str, RemoteParticipant],
 ) -> int:
     if options.application is not None:
         check_application(options.application)
@@ -67,19 +73,35 @@ def _list(
         refused = list_refused(
             participants, options.application, state=state, limit=options.limit
         )
+        findings = (
+            [] if options.dropped else _find_stopped(refused, participants, settings)
+        )
     if options.json:
-        for item in items(refused):
+        for item in items(refused, findings):
             print(json.dumps(item))
     else:
-        print("\n".join(lines(refused, state)))
+        print("\n".join(lines(refused, state, findings)))
     left = state is RequestState.QUARANTINED and any(
         listing.requests for listing in refused.listings.values()
     )
-    return LEFT if left or refused.unreadable else DONE
+    return LEFT if left or refused.unreadable or findings else DONE
 
 
-def lines(refused: RefusedRequests, state: RequestState) -> Iterator[str]:
-    """Return the table, what could not be read, and a line of counts."""
+def _find_stopped(
+    refused: RefusedRequests,
+    participants: Mapping[str, RemoteParticipant],
+    settings: Settings,
+) -> list[Finding]:
+    """Return which outboxes send nothing, or too slowly: nothing of that is listed."""
+    outboxes = survey_outboxes(participants, refused, SystemClock())
+    found = find_at_outboxes(outboxes, settings)
+    return [finding for finding in found if finding.kind in OF_QUEUE]
+
+
+def lines(
+    refused: RefusedRequests, state: RequestState, findings: Iterable[Finding]
+) -> Iterator[str]:
+    """Return the table, what else is wrong or not read, and a line of counts."""
     dropped = state is RequestState.DROPPED
     rows = [
         (
@@ -97,15 +119,26 @@ def lines(refused: RefusedRequests, state: RequestState) -> Iterator[str]:
         head, *shown = table([_HEAD_DROPPED if dropped else _HEAD, *rows])
         yield paint(head, "bold")
         yield from shown
+    for finding in findings:
+        yield paint(safe(f"{finding.about}: {finding.text}", 2000), "yellow")
+        yield from prose(f"cure: {finding.cure}", "      ", "    ")
     for name, why in refused.unreadable.items():
         yield paint(f"{name}: {safe(without_participant(name, why))}", "yellow")
     if not refused.listings and not refused.unreadable:
         yield "no participant has an outbox"
         return
+    waiting = sum(
+        request.trouble is not None
+        for listing in refused.listings.values()
+        for request in listing.requests
+    )
     of = "dropped" if dropped else "refused"
     more = any(listing.more for listing in refused.listings.values())
     rest = "; there are more: --limit shows them" if more else ""
-    yield f"{format_count(len(rows), f'{of} request')}{rest}"
+    counts = [format_count(len(rows) - waiting, f"{of} request")]
+    if waiting:
+        counts.append(f"{format_count(waiting, 'transaction')} at a relay")
+    yield f"{'; '.join(counts)}{rest}"
 
 
 def _beginning(request: QuarantinedRequest) -> str:
@@ -113,7 +146,9 @@ def _beginning(request: QuarantinedRequest) -> str:
     return request.body + cut
 
 
-def items(refused: RefusedRequests) -> Iterator[dict[str, Any]]:
+def items(
+    refused: RefusedRequests, findings: Iterable[Finding]
+) -> Iterator[dict[str, Any]]:
     """Return the same as JSON, an object for each line; the kind says which fields."""
     for name, listing in refused.listings.items():
         for request in listing.requests:
@@ -126,6 +161,8 @@ def items(refused: RefusedRequests) -> Iterator[dict[str, Any]]:
                 "application": request.key.transaction.application,
                 "age": max(0.0, listing.now - request.since),
             }
+    for finding in findings:
+        yield {**finding.to_json(), "kind": "finding", "finding": str(finding.kind)}
     for name, why in refused.unreadable.items():
         yield {"kind": "unreadable", "participant": name, "why": why}
     yield {

@@ -9,7 +9,8 @@ import email.utils
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import urllib3
 
@@ -48,6 +49,15 @@ _DEFAULTS: Final = {"Content-Type": "application/json"}
 _LONGEST_ANSWER: Final = 1 << 16
 _LONGEST_READ: Final = 16 << 20
 """Bytes of an answer that says what became of each record."""
+
+
+class _Answer(NamedTuple):
+    """What came back; status 0 for nothing. `why` it is no success names the origin."""
+
+    status: int
+    headers: Mapping[str, str] = MappingProxyType({})
+    body: bytes = b""
+    why: str = ""
 
 
 class HttpPartner:
@@ -129,14 +139,15 @@ class HttpPartner:
             )
             raise RefusalError(Refusal.NOT_NOW, detail)
         body = f'{{"records": [{", ".join(records)}]}}'
-        status, found, _ = self._ask("POST", self._check, "", body, {}, whole=False)
-        self._unasked_until = time.monotonic() + min(_retry_after(found), LONGEST_ASKED)
+        answer = self._ask("POST", self._check, "", body, {}, whole=False)
+        status, retry_after = answer.status, _retry_after(answer.headers)
+        self._unasked_until = time.monotonic() + min(retry_after, LONGEST_ASKED)
         if status in _CHECK_REFUSALS:
             detail = f"the partner refuses these records ({status})"
             raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
         if status // 100 != 2:
-            answer = f"answered {status}" if status else "did not answer"
-            detail = f"the partner's check {answer}: neither yes nor no: ask again"
+            said = f"answered {status}" if status else "did not answer"
+            detail = f"the partner's check {said}: neither yes nor no: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail)
 
     def send(self, requests: Sequence[Request]) -> list[PartnerAnswer]:
@@ -163,15 +174,16 @@ class HttpPartner:
         with span(names.OUTBOX_SEND, carrier=request.carrier, attributes=about) as step:
             headers = {**sent.headers, "Idempotency-Key": key}
             is_read = self._statuses is not None
-            status, found, answer = self._ask(
+            answer = self._ask(
                 sent.method, self._url, sent.path, body, headers, whole=is_read
             )
-            if status // 100 != 2:
+            if (status := answer.status) // 100 != 2:
                 step.set("error.type", str(status or "no answer"))
-        statuses = statuses_of(self._statuses, status, answer, len(requests))
-        after = _retry_after(found)
+        statuses = statuses_of(self._statuses, status, answer.body, len(requests))
+        after, why = _retry_after(answer.headers), answer.why
         return [
-            PartnerAnswer(s, s // 100 == 2, s in _REFUSALS, after) for s in statuses
+            PartnerAnswer(s, s // 100 == 2, s in _REFUSALS, after, why)
+            for s in statuses
         ]
 
     def _ask(
@@ -183,7 +195,7 @@ class HttpPartner:
         extra: Mapping[str, str],
         *,
         whole: bool,
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    ) -> _Answer:
         headers = urllib3.HTTPHeaderDict(_DEFAULTS)
         headers.update(self._headers)  # replaces, whatever the case
         headers.update(extra)
@@ -191,7 +203,7 @@ class HttpPartner:
             token = read_secret(self._token, "token of the partner")
             headers["Authorization"] = f"Bearer {token}"
         place = urllib3.util.parse_url(url)
-        origin = place._replace(path=None, query=None, fragment=None).url
+        origin = place._replace(auth=None, path=None, query=None, fragment=None).url
         pool = pool_of(origin, self.longest, os.getpid())
         path = _target(place, below)
         # A webhook's path is its secret.
@@ -210,9 +222,18 @@ class HttpPartner:
                 status, found, answer = ask(pool, method, path, *rest, whole=whole)
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 step.set("error.type", type(error).__name__)
-                return 0, {}, b""
+                return _Answer(0, why=_why_silent(error, origin, self.longest))
             set_status(step, status, error=status >= 400)
-        return status, found, answer
+        why = "" if status // 100 == 2 else f"{origin} answered {status}"
+        return _Answer(status, found, answer, why)
+
+
+def _why_silent(error: Exception, origin: str, timeout: float) -> str:
+    """Say why there was no answer; of the address no more than the origin."""
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        return f"nothing listens at {origin}"
+    kind = type(error).__name__
+    return f"no whole answer from {origin} within {timeout:.3g} s ({kind})"
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

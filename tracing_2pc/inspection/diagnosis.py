@@ -61,12 +61,25 @@ class FindingKind(Word):
     MISDIRECTED = "misdirected"
     SLOTS = "slots"
     BACKLOG = "backlog"
+    OUTBOX_STOPPED = "outbox_stopped"
     REFUSED_REQUESTS = "refused_requests"
     RELAY_STOPPED = "relay_stopped"
     READERS_HELD_BACK = "readers_held_back"
     POSITION_UNREADABLE = "position_unreadable"
     NOT_PUBLISHED = "not_published"
 
+
+AT_OUTBOX: Final = frozenset(
+    {
+        FindingKind.BACKLOG,
+        FindingKind.OUTBOX_STOPPED,
+        FindingKind.REFUSED_REQUESTS,
+        FindingKind.RELAY_STOPPED,
+        FindingKind.READERS_HELD_BACK,
+        FindingKind.POSITION_UNREADABLE,
+        FindingKind.NOT_PUBLISHED,
+    }
+)
 
 Kind: TypeAlias = DiagnosisKind | FindingKind
 K: Final = DiagnosisKind
@@ -125,6 +138,11 @@ class Finding:
         if isinstance(self.kind, FindingKind):
             word = word.replace("_", " ")
         return f"{word}: {self.why}"
+
+    @property
+    def is_at_outbox(self) -> bool:
+        """Whether it is committed, and has not gone out: the log waits for nothing."""
+        return self.kind in AT_OUTBOX
 
     @property
     def grave(self) -> bool:

@@ -36,6 +36,8 @@ from tracing_2pc.inspection.wording import (
     OWN_SINK,
     format_count,
     format_duration,
+    format_time_of_day,
+    join_names,
     without_participant,
 )
 
@@ -46,6 +48,9 @@ _FULL: Final = 0.8
 """Of the slots for prepared transactions; more in use is a fault."""
 
 _SYNCHRONISE: Final = "synchronise the clocks (NTP)"
+
+OF_QUEUE: Final = frozenset({FindingKind.BACKLOG, FindingKind.OUTBOX_STOPPED})
+"""What is wrong with all that an outbox has to send, of whichever application."""
 
 CURE_OF_LOG: Final = "start its database, or mend `log` in the settings"
 """What mends that the log cannot be reached."""
@@ -89,9 +94,21 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
         said = description.unreachable or description.refused or description.unready
         if said and source not in evidence.unreadable:
             yield _unreadable(source, said, evidence, settings)
-        yield from _of_gauges(source, description.gauges, settings)
+        yield from _of_slots(source, description.gauges)
+        refused = evidence.refused.get(name, QuarantineListing((), evidence.now))
+        yield from _of_queue(name, description.gauges, refused, evidence.now, settings)
     for name, listing in evidence.refused.items():
         yield from _of_outbox(name, listing, evidence.now)
+
+
+def find_at_outboxes(evidence: Evidence, settings: Settings) -> list[Finding]:
+    """Return what is about outboxes only, and which gave no list."""
+    found = find_others(evidence, settings)
+    return gravest_first(
+        finding
+        for finding in found
+        if isinstance(finding.about, Source) and finding.about.kind is SourceKind.OUTBOX
+    )
 
 
 class _AtOutbox(NamedTuple):
@@ -108,7 +125,8 @@ _AT_OUTBOX: Final[Mapping[RelayTrouble | None, _AtOutbox]] = {
         FindingKind.REFUSED_REQUESTS,
         Severity.WARNING,
         "its partner did not take what was committed",
-        "agree with the partner, then `tracing-2pc outbox again`, or `drop`",
+        "agree with the partner, then `tracing-2pc outbox again`, or `drop`: the other "
+        "requests go on",
     ),
     RelayTrouble.STOPPED: _AtOutbox(
         FindingKind.RELAY_STOPPED,
@@ -146,6 +164,7 @@ def _of_outbox(name: str, listing: QuarantineListing, now: float) -> Iterator[Fi
     for (application, trouble), requests in groups.items():
         said, of = _AT_OUTBOX[trouble], "refused request"
         first = min(requests, key=lambda request: request.since)
+        since = now - (listing.now - first.since)
         why = said.why
         if trouble is not None:
             of, why = "transaction", f"{why} at {first.key.transaction}: {first.body}"
@@ -155,10 +174,11 @@ def _of_outbox(name: str, listing: QuarantineListing, now: float) -> Iterator[Fi
             said.kind,
             said.severity,
             (name,),
-            now - (listing.now - first.since),
-            listing.now - first.since,
+            since,
+            now - since,
             None,
-            f"{format_count(len(requests), of)}{more} of {application}: {why}",
+            f"{format_count(len(requests), of)}{more} of {application}, since "
+            f"{format_time_of_day(since, now)}: {why}",
             said.cure,
         )
 
@@ -274,9 +294,7 @@ def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
         yield fault(participant_source(name), why, cure, FindingKind.MISDIRECTED)
 
 
-def _of_gauges(
-    source: Source, gauges: Mapping[str, float], settings: Settings
-) -> Iterator[Finding]:
+def _of_slots(source: Source, gauges: Mapping[str, float]) -> Iterator[Finding]:
     used = gauges.get("tpc.prepared_slots.used")
     most = gauges.get("tpc.prepared_slots.max")
     if used is not None and most is not None and used >= _FULL * most:
@@ -286,11 +304,66 @@ def _of_gauges(
         )
         cure = "finish what is in doubt, or raise max_prepared_transactions"
         yield fault(source, why, cure, FindingKind.SLOTS)
-    waits = gauges.get("tpc.outbox.oldest_age", 0.0)
-    if waits >= settings.stuck_after:
-        why = f"the oldest request of its outbox waits for {format_duration(waits)}"
-        cure = "see its own log: its partner does not answer, or is too slow"
-        yield fault(source, why, cure, FindingKind.BACKLOG)
+
+
+def _of_queue(
+    name: str,
+    gauges: Mapping[str, float],
+    refused: QuarantineListing,
+    now: float,
+    settings: Settings,
+) -> Iterator[Finding]:
+    """Yield that an outbox has stopped, or that what it has to send is old."""
+    is_relay = "tpc.relay.position" in gauges
+    of, other = ("message", "broker") if is_relay else ("request", "partner")
+    waiting = format_count(int(gauges.get("tpc.outbox.backlog", 0)), of)
+    stopped = int(gauges.get("tpc.outbox.stopped", 0))
+    if stopped and not is_relay:
+        # The last one that was set aside, if all are listed.
+        times = [0.0, *(request.since for request in refused.requests)]
+        age = 0.0 if refused.more or not max(times) else refused.now - max(times)
+        names = {r.key.transaction.application for r in refused.requests}
+        applications = format_count(stopped, "application")
+        if len(names) == stopped:
+            applications = join_names(sorted(names))
+        why = (
+            f"nothing is sent of {applications}{_since(age, now)}: its partner refuses "
+            f"all in a row; {waiting} wait"
+        )
+        yield Finding(
+            Source(SourceKind.OUTBOX, name),
+            FindingKind.OUTBOX_STOPPED,
+            Severity.CRITICAL,
+            (name,),
+            now - age if age else 0.0,
+            age,
+            None,
+            why,
+            "agree with the partner, whose answers `tracing-2pc outbox ls` has: the "
+            "next request is tried each minute, and once it is taken the rest follows",
+        )
+    age = gauges.get("tpc.outbox.oldest_age", 0.0)
+    if age >= settings.stuck_after:
+        late = age >= settings.stuck_critical
+        yield Finding(
+            Source(SourceKind.OUTBOX, name),
+            FindingKind.BACKLOG,
+            Severity.CRITICAL if late else Severity.WARNING,
+            (name,),
+            now - age,
+            age,
+            None,
+            f"{waiting} wait, the oldest{_since(age, now)}: its {other} does not take "
+            "them, or is too slow",
+            f"start the {other}, or mend its address or token: the log of {name} says "
+            "which, and why; all is kept, and sent in order by itself",
+        )
+
+
+def _since(age: float, now: float) -> str:
+    if not age:
+        return ""
+    return f" since {format_time_of_day(now - age, now)} ({format_duration(age)})"
 
 
 # --- what is not as it must be before anything is read -------------------------------

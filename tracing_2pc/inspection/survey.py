@@ -26,6 +26,7 @@ from tracing_2pc.inspection.evidence import Evidence, LogEvidence
 from tracing_2pc.inspection.participants import (
     Lists,
     ReadableParticipant,
+    RefusedRequests,
     Source,
     SourceKind,
     list_prepared,
@@ -77,9 +78,7 @@ def survey_all(
     }
     descriptions = describe_all(participants)
     refused = list_refused(answering, limit=REFUSED)
-    for name, why in refused.unreadable.items():
-        if name in descriptions and descriptions[name].role != Role.JOB:
-            unreadable[Source(SourceKind.OUTBOX, name)] = why
+    unreadable |= _outboxes_unread(refused, descriptions)
     return Evidence(
         clock.now(),
         first,
@@ -100,6 +99,38 @@ def describe_all(
     """Ask all at once how they are, and what our token may do there."""
     whole = {n: p for n, p in participants.items() if isinstance(p, RemoteParticipant)}
     return ask_at_once(lambda participant: participant.describe(), whole)
+
+
+def _outboxes_unread(
+    refused: RefusedRequests, descriptions: Mapping[str, ParticipantDescription]
+) -> dict[Source, str]:
+    """Return which outboxes gave no list, and why; a job's token is for none."""
+    return {
+        Source(SourceKind.OUTBOX, name): why
+        for name, why in refused.unreadable.items()
+        if name in descriptions and descriptions[name].role != Role.JOB
+    }
+
+
+def survey_outboxes(
+    participants: Mapping[str, ReadableParticipant],
+    refused: RefusedRequests,
+    clock: Clock,
+) -> Evidence:
+    """Ask how the outboxes are that gave a list, or should have; never the log."""
+    listed = {**refused.listings, **refused.unreadable}
+    descriptions = describe_all({name: participants[name] for name in listed})
+    unreadable = _outboxes_unread(refused, descriptions)
+    return Evidence(
+        clock.now(),
+        {},
+        None,
+        {},
+        {},
+        unreadable,
+        descriptions=descriptions,
+        refused=refused.listings,
+    )
 
 
 def survey_log(log: LogReader, participants: Iterable[str], clock: Clock) -> Evidence:

@@ -32,17 +32,25 @@ from tracing_2pc.inspection.actions import (
 )
 from tracing_2pc.inspection.diagnosis import Finding, diagnose_transaction
 from tracing_2pc.inspection.evidence import (
+    Evidence,
     TransactionEvidence,
     is_newest,
     may_be_begun,
 )
-from tracing_2pc.inspection.findings import not_read
+from tracing_2pc.inspection.findings import (
+    OF_QUEUE,
+    SKEW,
+    find_at_outboxes,
+    not_read,
+)
 from tracing_2pc.inspection.participants import (
     ParticipantReport,
     ReadableParticipant,
     Source,
     ask_about,
+    list_refused,
 )
+from tracing_2pc.inspection.survey import REFUSED, survey_outboxes
 from tracing_2pc.inspection.wording import NO_ADDRESS, format_count
 
 RECEIPTS: Final = 200
@@ -197,13 +205,65 @@ def view_transaction(
         and is_newest(log, transaction)
         and record.decision is not Decision.COMMIT,
     )
-    return _view_of(log, evidence, reports, settings)
+    answering = {
+        r.participant: participants[r.participant] for r in reports if r.answer
+    }
+    waiting = _find_waiting(evidence, answering, settings, clock)
+    return _view_of(log, evidence, reports, waiting, settings)
+
+
+def _find_waiting(
+    evidence: TransactionEvidence,
+    answering: Mapping[str, ReadableParticipant],
+    settings: Settings,
+    clock: Clock,
+) -> list[Finding]:
+    """Return what waits at outboxes of what was committed here, as said of it.
+
+    Of all that waits of its application, where it cannot be told apart.
+    """
+    record, id_ = evidence.record, evidence.transaction
+    if record is None or record.decided is None:
+        return []
+    if record.decision is not Decision.COMMIT:
+        return []
+    refused = list_refused(answering, id_.application, limit=REFUSED)
+    listings = {
+        name: dataclasses.replace(listing, requests=of_this)
+        for name, listing in refused.listings.items()
+        for of_this in [
+            tuple(r for r in listing.requests if r.key.transaction == id_)
+            or (listing.requests if listing.more else ())
+        ]
+    }
+    outboxes = survey_outboxes(answering, refused._replace(listings=listings), clock)
+    return [
+        dataclasses.replace(
+            finding, about=id_, why=f"at {finding.about}, {finding.why}"
+        )
+        for finding in find_at_outboxes(outboxes, settings)
+        if finding.kind not in OF_QUEUE
+        or _may_wait(evidence, outboxes, *finding.participants)
+    ]
+
+
+def _may_wait(
+    evidence: TransactionEvidence, outboxes: Evidence, participant: str
+) -> bool:
+    """Whether something of it may be unsent: the oldest that waits is no younger."""
+    delivery = evidence.deliveries.get(participant)
+    if delivery is None or delivery.acknowledged is None:
+        return True
+    gauges = outboxes.descriptions[participant].gauges
+    oldest = outboxes.now - gauges.get("tpc.outbox.oldest_age", 0.0)
+    return delivery.acknowledged >= oldest - SKEW
 
 
 def _view_of(
     log: LogReader,
     evidence: TransactionEvidence,
     reports: list[ParticipantReport],
+    waiting: Iterable[Finding],
     settings: Settings,
 ) -> TransactionView:
     transaction, record, now = evidence.transaction, evidence.record, evidence.now
@@ -233,7 +293,7 @@ def _view_of(
         rows=record.rows if record else 0,
         audit=audit,
         participants=tuple(reports),
-        findings=(*findings, *unread),
+        findings=(*findings, *waiting, *unread),
         left_alone=left_alone,
         timeline=_timeline(record, deliveries, audit, reports),
         next=next_steps(context),

@@ -26,12 +26,14 @@ class PartnerAnswer(NamedTuple):
         is_taken: the partner confirmed the request.
         is_refused: the partner refuses this record for ever.
         retry_after: seconds from now in which it wants to be asked nothing.
+        why: of no answer: its address, without secrets, and what happened there.
     """
 
     code: int
     is_taken: bool = False
     is_refused: bool = False
     retry_after: float = 0.0
+    why: str = ""
 
 
 class Partner(Protocol):

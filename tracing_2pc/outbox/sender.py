@@ -44,6 +44,7 @@ class _Waiting:
         key: of its first request.
         tries: of that one alone, in vain.
         faults: requests of which it was logged that they cannot even be sent.
+        why: the reason that was logged: once, until it changes.
     """
 
     failures: int = 0
@@ -51,6 +52,7 @@ class _Waiting:
     key: str = ""
     tries: int = 0
     faults: set[str] = dataclasses.field(default_factory=set)
+    why: str = ""
 
 
 class Sender(Turns):
@@ -161,7 +163,9 @@ class Sender(Turns):
         application = bulk[0].transaction.application
         if len(bulk) < (size := self._size(application)):
             return
-        self._waiting.pop(application, None)
+        if (waited := self._waiting.pop(application, None)) and waited.why:
+            text = "outbox: sent again, after %d tries in vain: application=%s"
+            logger.info(text, waited.failures, application)
         self._sizes[application] = min(2 * size, self._queue.bulk)
 
     def _settle_bulk(
@@ -296,10 +300,12 @@ class Sender(Turns):
         pause = retry.pause_before(waiting.failures + 1)
         pause = max(pause, min(answer.retry_after, LONGEST_ASKED))
         waiting.resume = time.monotonic() + pause
-        logger.warning(
-            "outbox: not confirmed, sent again later: request=%s status=%d pause=%.1f",
-            request.key,
-            answer.code,
-            pause,
-            extra=log_fields(request.transaction, request.carrier),
-        )
+        why = answer.why or f"the partner answered {answer.code or 'nothing'}"
+        if why != waiting.why:
+            waiting.why = why
+            logger.warning(
+                "outbox: not confirmed, sent until it is: request=%s: %s",
+                request.key,
+                why,
+                extra=log_fields(request.transaction, request.carrier),
+            )
