@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -14,17 +17,28 @@ from support.cli import Operator
 from support.console import GATE, VIEWER, visitor
 from support.kinds import outbox_to, refusing_outbox, sqlite_url
 from support.participant import World, database_of, end, keep, queue_of
+from support.protocol import FakeClock
+from support.protocol import World as Protocol
 from support.relay import Topic, TopicRelay, publisher, relay_world
 from support.spark import serving
 from support.waiting import AT_ONCE, PATIENT, until
 
 from tracing_2pc.console.app import console
 from tracing_2pc.console.state import ConsoleSources
+from tracing_2pc.core.errors import TwoPhaseError
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionRecord,
+    branch_receipts,
+)
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Vote
 from tracing_2pc.operations.recover import deliver
 from tracing_2pc.operations.wiring import open_participants
 from tracing_2pc.outbox.relay import Position
+from tracing_2pc.protocol.decisions import LONGEST_DETAIL
 
 WRONG = {
     ("orders.7.1", "decided_not_applied"),
@@ -218,6 +232,63 @@ def test_all_faces_say_what_waits_at_an_outbox(
         metrics = world.client.get("/metrics").get_data(as_text=True)
         assert f"\n{metric} 0\n" not in metrics
     end(world.resource)
+
+
+def refuses(world: Protocol, record: TransactionRecord) -> list[Receipt]:
+    why = f"participant 'b': answered 409 to {record.id}: column amount: no"
+    branch = BranchId(0, 1)
+    vote = Receipt(branch, "b", 5, "sha-256=:x:", Vote.ABORT, reason=why)
+    return [*branch_receipts(branch, 5, "sha-256=:x:", {"a": Vote.COMMIT}), vote]
+
+
+def raises(world: Protocol, record: TransactionRecord) -> list[Receipt]:
+    url = "http://anna:hunter2@partner/cards"
+    raise KeyError(f"no card at {url}\n{'x' * 1000}")
+
+
+def is_paused(world: Protocol, record: TransactionRecord) -> list[Receipt]:
+    world.coordinator().begin(record.id.batch, "run-2", "query")
+    raise KeyError("gone")
+
+
+@pytest.mark.parametrize(
+    ("write", "cause", "failed"),
+    [
+        (refuses, "vote", "at prepare: participant 'b': answered 409"),
+        (raises, "error", "while it was written: KeyError: "),
+        (is_paused, "superseded", "run run-2 has begun batch 5"),
+    ],
+)
+def test_all_faces_say_why_a_transaction_was_aborted(
+    operator: Operator, write: Any, cause: str, failed: str
+) -> None:
+    """Who answered or raised what at which step, in a line; and which attempt follows.
+
+    A password in a URL is cut.
+    """
+    at = operator.at
+    world = Protocol(at.log, FakeClock())
+    with pytest.raises((TwoPhaseError, KeyError)):
+        world.run_batch(5, write=lambda record: write(world, record))
+    if write is not is_paused:
+        assert world.run_batch(5, run="run-3")
+    _, listed = operator.json("ls", "--log-only")
+    row = next(one for one in listed if one.get("transaction") == "orders.5.1")
+    _, (shown,) = operator.json("show", "orders.5.1")
+    _, (explained,) = operator.json("explain", "orders.5.1")
+    for face in (row, shown, explained):
+        assert (face["cause"], failed in face["detail"]) == (cause, True)
+        assert len(face["detail"]) <= LONGEST_DETAIL
+    other = {"transaction": "orders.5.2", "state": shown["near"][0]["state"]}
+    assert shown["near"] == explained["near"] == [other]
+    pages = first_page(operator, "orders.5.1", "/transactions/orders.5.1")
+    texts = [pages, operator.out(1, "ls"), json.dumps(row)]
+    texts += [operator.says(face, "orders.5.1")[1] for face in ("explain", "show")]
+    for text in (" ".join(html.unescape(text).split()) for text in texts):
+        assert failed in text
+        assert "hunter2" not in text
+    assert "attempt 2 follows" in " ".join(texts[-1].split())
+    assert 'href="/transactions/orders.5.2"' in pages
 
 
 def test_an_outbox_logs_once_why_its_partner_does_not_take_requests(

@@ -184,11 +184,18 @@ def test_the_root_is_of_the_job_whoever_exports_it(exported, monkeypatch):
 
 
 def test_the_root_of_an_abort_says_why(exported):
-    """It is an error in a list of traces, with the cause that is counted."""
-    carrier = OpenTelemetryTracing().reserve()
-    aborted = record(carrier, Decision.ABORT)
-    OpenTelemetryTracing().export_root(aborted, taken_over=False)
-    (root,) = exported()
+    """It is an error in a list of traces, with the cause that is counted.
+
+    And with what failed; another's message may hold a record, and is left out.
+    """
+    failed = "while it was written: ValueError: 4711"
+    for cause, detail in (("vote", "at prepare: ledger: no"), ("error", failed)):
+        carrier = OpenTelemetryTracing().reserve()
+        aborted = record(carrier, Decision.ABORT, cause=cause, detail=detail)
+        OpenTelemetryTracing().export_root(aborted, taken_over=False)
+    root, other = exported()
+    assert other.attributes["tpc.failure"] == failed.removesuffix(": 4711")
+    assert root.attributes["tpc.failure"] == "at prepare: ledger: no"
     assert root.attributes["tpc.cause"] == "vote"
     assert root.status.status_code is StatusCode.ERROR
     assert root.status.description == "aborted: vote"

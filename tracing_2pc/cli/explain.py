@@ -14,6 +14,7 @@ from tracing_2pc.core.states import Decision, Severity
 from tracing_2pc.inspection.diagnosis import FindingKind
 from tracing_2pc.inspection.summary import (
     describe_delivery,
+    describe_near,
     describe_report,
     summarize,
 )
@@ -33,6 +34,8 @@ _JSON: Final = (
     "state",
     "reason",
     "cause",
+    "detail",
+    "near",
     "findings",
     "left_alone",
     "next",
@@ -54,7 +57,8 @@ def lines(view: TransactionView, links: Mapping[str, str]) -> Iterator[str]:
     """Return it in sentences."""
     hint = " `tracing-2pc ls` lists those that it has."
     no_record = view.state is None and not view.forgotten
-    yield from prose(summarize(view) + (hint if no_record else ""))
+    near = f" Of its batch {text}." if (text := describe_near(view)) else ""
+    yield from prose(summarize(view) + (hint if no_record else near))
     yield from headed("What is wrong", _wrong(view))
     yield from headed("What each side says", _sides(view))
     if view.state is not None or view.in_doubt:

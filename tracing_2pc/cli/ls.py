@@ -26,6 +26,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.listing import Orphan, TransactionList, list_transactions
+from tracing_2pc.inspection.summary import describe_abort
 from tracing_2pc.inspection.view import to_plain
 from tracing_2pc.inspection.wording import (
     format_count,
@@ -145,7 +146,8 @@ def _detail(row: TransactionSummary, listing: TransactionList) -> str:
         for d in listing.deliveries.get(str(row.transaction), {}).values()
         if d.pending and d.error
     ]
-    return "; ".join(errors) or row.reason or ""
+    aborted = describe_abort(row.cause, row.detail) if row.cause else ""
+    return "; ".join(errors) or row.reason or aborted
 
 
 def _counts(listing: TransactionList, shown: int, of_all: int, limit: int) -> str:

@@ -20,9 +20,12 @@ from tracing_2pc.cli.terminal import (
 )
 from tracing_2pc.core.links import links_of
 from tracing_2pc.core.model import DeliveryRecord, TransactionId
-from tracing_2pc.core.names import CAUSES
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.inspection.summary import describe_delivery
+from tracing_2pc.inspection.summary import (
+    describe_abort,
+    describe_delivery,
+    describe_near,
+)
 from tracing_2pc.inspection.view import TransactionView, view_transaction
 from tracing_2pc.inspection.wording import (
     format_count,
@@ -105,7 +108,9 @@ def _record(view: TransactionView) -> Iterator[tuple[str, str]]:
     if view.reason is not None:
         yield "quarantined for", view.reason
     if view.cause is not None:
-        yield "aborted because", CAUSES.get(view.cause, view.cause)
+        yield "aborted because", describe_abort(view.cause, view.detail)
+    if view.near:
+        yield "attempts", describe_near(view)
     yield "trace", view.trace or "none"
 
 

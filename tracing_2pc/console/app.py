@@ -24,7 +24,7 @@ from tracing_2pc.core.access import Gate
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.inspection import wording
-from tracing_2pc.inspection.summary import summarize
+from tracing_2pc.inspection.summary import describe_abort, summarize
 
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; "
@@ -141,6 +141,7 @@ _FILTERS: Final[tuple[Callable[..., object], ...]] = (
     readable,
     with_code,
     describe_place,
+    describe_abort,
     summarize,
     wording.without_participant,
     wording.format_time,

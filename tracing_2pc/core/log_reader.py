@@ -67,7 +67,10 @@ class TransactionSummary:
     # Those of `pending` that only the job reaches:
     own_sinks: frozenset[str] = frozenset()
     untold: tuple[str, ...] = ()  # told in part only
-    passed_by: int | None = None  # as `TransactionRecord`
+    # As `TransactionRecord`:
+    passed_by: int | None = None
+    cause: str | None = None
+    detail: str | None = None
 
 
 class AuditEntry(NamedTuple):

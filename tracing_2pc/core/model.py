@@ -294,6 +294,9 @@ class TransactionRecord:
     own_sinks: frozenset[str] = frozenset()  # participants that only the job can reach
     given_up: frozenset[str] = frozenset()
     cause: str | None = None  # of an abort; quarantine puts its reason in its place
+    detail: str | None = (
+        None  # of that cause: at which step who answered or raised what
+    )
     passed_by: int | None = None  # a batch of a stream that was refused because of it
     # In vain, at the participant that took most of them.
     tries: int = dataclasses.field(default=0, compare=False)

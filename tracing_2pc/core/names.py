@@ -146,6 +146,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.bytes": "bytes of a prepare's body",
     "tpc.decision": "what the log holds: commit or abort",
     "tpc.cause": "why it is abort: a cause of `tpc.aborts`, or operator",
+    "tpc.failure": "of an abort: at which step, and who answered what, or raised",
     "tpc.outcome": "what it has come to: committed, aborted, mixed, hazard, concluded",
     "tpc.recovered": "another process has finished what it had not decided",
     "tpc.state": "state of a transaction or branch",

@@ -114,13 +114,15 @@ class DecisionLog(Protocol):
         wanted: Decision,
         receipts: Sequence[Receipt] = (),
         cause: str | None = None,
+        detail: str | None = None,
     ) -> TransactionRecord | None:
         """Decide, once, and return the record with the decision that stands.
 
         Write-once: it changes an active record and nothing else, so a driver that
         slept through its own replacement is told abort and must obey. Commit is
         written only for the newest attempt of a batch that has no committed one
-        (rules 14 and 18). Safe to repeat. `cause` goes on record with an abort.
+        (rules 14 and 18). Safe to repeat. `cause` and `detail`, a line without
+        secrets, go on record with an abort.
 
         Returns:
             The record as it stands. None if there is no record, or the batch is at

@@ -45,6 +45,23 @@ def summarize(view: TransactionView) -> str:
     )
 
 
+def describe_abort(cause: str, detail: str | None) -> str:
+    """Return why a transaction was aborted, with what is on record of that."""
+    text = {**CAUSES, "operator": "a person decided it"}.get(cause, cause)
+    return f"{text} ({detail.rstrip('.')})" if detail else text
+
+
+def describe_near(view: TransactionView) -> str:
+    """Return which attempts at its batch were before and after it; empty for none."""
+    attempts = (
+        f"attempt {other.transaction.attempt} "
+        f"{'follows' if other.transaction > view.transaction else 'was before'}, "
+        f"{other.state}"
+        for other in view.near
+    )
+    return "; ".join(attempts)
+
+
 def _ending(view: TransactionView) -> str:
     untold = [d.participant for d in view.deliveries if d.untold is not None]
     if untold:
@@ -56,8 +73,10 @@ def _ending(view: TransactionView) -> str:
         return f": {have}. Nobody else was asked."
     took = format_duration((view.finished or 0.0) - (view.started or 0.0))
     what = f"It took {took}."
-    if view.cause in CAUSES:
-        what = f"It was decided because {CAUSES[view.cause]}. {what}"
+    if view.cause is not None:
+        what = (
+            f"It was decided because {describe_abort(view.cause, view.detail)}. {what}"
+        )
     if view.decision is Decision.COMMIT:
         what = f"It wrote {format_count(view.rows, 'row')} in {took}."
     doubt = " Not every participant could be read." if view.unsure else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.log_reader import AuditEntry, LogReader
 from tracing_2pc.core.model import (
     BranchId,
@@ -69,6 +71,13 @@ class TimelineEvent(NamedTuple):
     what: str
 
 
+class Attempt(NamedTuple):
+    """Another attempt at the same batch."""
+
+    transaction: TransactionId
+    state: TransactionState
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionView:
     """One transaction at one time. Times are Unix seconds by our clock.
@@ -86,6 +95,8 @@ class TransactionView:
         receipts_of: how many there are, about so many branches as `branches_of`.
         rows: that a commit names, in all branches.
         cause: why it was aborted, as a word of `CAUSES`; None where that is not known.
+        detail: of that: at which step who answered or raised what; in a line.
+        near: the attempts at its batch before and after it, as far as on record.
         findings: what is wrong with it, and which participants could not be read.
         left_alone: why nothing is diagnosed of what looks wrong.
         next: what comes by itself.
@@ -106,6 +117,8 @@ class TransactionView:
     trace: str | None
     reason: str | None
     cause: str | None
+    detail: str | None
+    near: tuple[Attempt, ...]
     deliveries: tuple[DeliveryRecord, ...]
     receipts: tuple[Receipt, ...]
     receipts_of: int
@@ -286,6 +299,8 @@ def _view_of(
         trace=record.trace_id if record else None,
         reason=log.reason(transaction),
         cause=record.cause if record else None,
+        detail=record.detail if record else None,
+        near=tuple(_near(log, record)) if record else (),
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],
         receipts_of=len(receipts),
@@ -299,6 +314,15 @@ def _view_of(
         next=next_steps(context),
         actions=actions_for(context),
     )
+
+
+def _near(log: LogReader, record: TransactionRecord) -> Iterator[Attempt]:
+    for number in (record.id.attempt - 1, record.id.attempt + 1):
+        other = dataclasses.replace(record.id, attempt=number) if number else None
+        with contextlib.suppress(DecisionLogError):  # it says so where it is asked for
+            found = other and log.read(other)
+            if found:
+                yield Attempt(found.id, found.state)
 
 
 def _taking_part(

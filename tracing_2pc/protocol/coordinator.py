@@ -29,12 +29,13 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.ports import Clock, DecisionLog, Tracing
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.protocol.deadline import Expiry, deadline
 from tracing_2pc.protocol.decisions import (
     ask_until_answered,
     decide_abort,
     decide_commit,
+    describe_cause,
     raise_if_superseded,
 )
 from tracing_2pc.protocol.delivery import Delivery
@@ -50,6 +51,7 @@ class Coordinator:
 
     `recovered` is called at a run's first batch, when what earlier runs left has been
     delivered and before anything is written. What it raises aborts the attempt.
+    `describe` says what failed, in a line that goes on record with the abort.
 
     Of a `stream` Spark counts the batches: one that it begins after a batch that is not
     committed is refused (`DecisionLog.begin`).
@@ -70,6 +72,7 @@ class Coordinator:
     replaces: frozenset[str] = frozenset()
     recovered: Callable[[], None] = lambda: None
     stream: bool = False
+    describe: Callable[[BaseException], str] = describe_cause
 
     def apply(
         self,
@@ -180,7 +183,11 @@ class Coordinator:
             AbortedError: another process had aborted it, which explains the cause.
         """
         # Rule 8: nobody sends abort without asking the log to decide it.
-        decided = decide_abort(self.log, record, cause, self.tracing)
+        step = "at the decision" if receipts else "while it was written"
+        if any(receipt.vote is Vote.ABORT for receipt in receipts):
+            step = "at prepare"
+        detail = f"{step}: {self.describe(cause)}"
+        decided = decide_abort(self.log, record, cause, self.tracing, detail)
         if decided is None:
             return
         if decided.decision is Decision.COMMIT:

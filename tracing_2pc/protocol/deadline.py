@@ -67,7 +67,8 @@ class Expiry:
         self.expired = True
         cause = OutOfTimeError("transaction_timeout")
         # Rule 8: the log decides; a commit that stands is not cancelled.
-        decided = decide_abort(self.log, self.record, cause, self.tracing)
+        detail = f"no decision within {self.record.timeout:g} s"
+        decided = decide_abort(self.log, self.record, cause, self.tracing, detail)
         if decided is None or decided.decision is Decision.ABORT:
             self.cancel(self.record)
 

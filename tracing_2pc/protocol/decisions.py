@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tracing_2pc.core.errors import (
     AbortedError,
@@ -23,6 +24,11 @@ from tracing_2pc.protocol.retry import RetryPolicy
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+LONGEST_DETAIL: Final = 500
+"""Characters that are kept of what failed."""
+
+_CREDENTIALS: Final = re.compile(r"://[^/\s@]*@")
 
 
 def ask_until_answered(ask: Callable[[], T], retry: RetryPolicy) -> T:
@@ -75,17 +81,23 @@ def decide_commit(
 
 
 def decide_abort(
-    log: DecisionLog, record: TransactionRecord, cause: BaseException, tracing: Tracing
+    log: DecisionLog,
+    record: TransactionRecord,
+    cause: BaseException,
+    tracing: Tracing,
+    detail: str,
 ) -> TransactionRecord | None:
     """Decide abort; return what stands, or None if the log did not answer.
 
+    `detail` is what failed, and goes on record in a line.
     Without an answer it stays active: no process can commit it without this driver's
     receipts, and the next begin of the application aborts it. A decision that was
     made here is counted here, one that stood is not.
     """
     try:
         why = _cause_of_abort(cause)
-        decided = log.decide(record.id, Decision.ABORT, cause=why)
+        line = in_a_line(detail)
+        decided = log.decide(record.id, Decision.ABORT, cause=why, detail=line)
     except TwoPhaseError:
         text = "could not record the abort: transaction=%s"
         logger.exception(text, record.id, extra=record.log_fields)
@@ -103,6 +115,22 @@ def decide_abort(
         extra=record.log_fields,
     )
     return decided
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return what was raised: in our words, or the class and its message."""
+    kind = "" if isinstance(error, TwoPhaseError) else f"{type(error).__name__}: "
+    return f"{kind}{error}"
+
+
+def in_a_line(text: str) -> str:
+    """Return a text as it goes on record: one line, bounded, no password of a URL."""
+    line = _CREDENTIALS.sub("://", " ".join(text.split())).rstrip(": ")
+    # As each database can hold it, so that a root is the same before and after.
+    line = line.replace("\0", "").encode("utf-8", "backslashreplace").decode()
+    # The log itself says at the end of a reason what has passed.
+    line = line.replace("; passed by batch", ", passed by batch")
+    return line if len(line) <= LONGEST_DETAIL else f"{line[: LONGEST_DETAIL - 1]}…"
 
 
 class OutOfTimeError(TimeoutError):

@@ -30,7 +30,12 @@ from tracing_2pc.spark.context import ConnectContext, StreamContext, under_conne
 from tracing_2pc.spark.driver_path import DriverPath, TooLargeError, write_in_driver
 from tracing_2pc.spark.links import check_links
 from tracing_2pc.spark.pickling import check_pickles
-from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
+from tracing_2pc.spark.query_errors import (
+    describe_failure,
+    forget_end,
+    reason_of,
+    report_end,
+)
 from tracing_2pc.spark.tasks import Written, materialised, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
@@ -254,12 +259,13 @@ class ForeachBatch:
         if self.log is None:
             self.job.check()
             self.log = open_log(self.job.settings.log or "")
-        return self.job.coordinator(
+        coordinator = self.job.coordinator(
             self.log,
             OpenTelemetryTracing(),
             stream.stopping,
             stream=stream.query is not None,  # else it is called by hand
         )
+        return dataclasses.replace(coordinator, describe=describe_failure)
 
 
 @dataclasses.dataclass

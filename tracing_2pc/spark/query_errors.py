@@ -16,6 +16,7 @@ from tracing_2pc.core.errors import (
     InDoubtError,
     TwoPhaseError,
 )
+from tracing_2pc.protocol.decisions import describe_cause
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ _AWAITED: Final = re.compile(
     r"Exception thrown in awaitResult.*?^Caused by: (.*)", re.DOTALL | re.MULTILINE
 )
 """Spark 3.5 tells of a collected job only that it waited for it; the cause follows."""
+_TASK: Final = re.compile(r"Lost task (\d+)\.\d+ in stage")
 _GONE: Final = re.compile(r"does not exist in the JVM|from Java side is empty")
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[\w.]+'$")
 _SHIP_IT: Final = (
@@ -65,6 +67,14 @@ def reason_of(error: BaseException) -> str:
     if _MISSING.match(line):  # the driver's own has no class in its text
         return _SHIP_IT.format(line)
     return _OURS.sub("", line)[:_LONGEST] or type(error).__name__
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return what goes on record with an abort: which task, if Spark says, and why."""
+    if not type(error).__module__.startswith(("py4j", "pyspark")):
+        return describe_cause(error)
+    task = f"task {found[1]}: " if (found := _TASK.search(str(error))) else ""
+    return f"{task}{reason_of(error)}"
 
 
 def forget_end(application: str) -> None:

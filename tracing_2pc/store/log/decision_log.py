@@ -118,8 +118,10 @@ class SqlDecisionLog(SqlLogReader):
                     aborting = change.in_state(application, TransactionState.ABORTING)
                     return BeginResult(record, replay=False, superseded=tuple(aborting))
             # Rule 7: never decided and superseded means abort.
+            by = f"run {run} has begun batch {batch}"
             superseded = tuple(
-                change.decide(record, Decision.ABORT, "superseded") for record in active
+                change.decide(record, Decision.ABORT, "superseded", detail=by)
+                for record in active
             )
             if carrier and (previous := status.carrier.get("traceparent")):
                 carrier = Carrier({**carrier, PREVIOUS: previous})
@@ -161,6 +163,7 @@ class SqlDecisionLog(SqlLogReader):
         wanted: Decision,
         receipts: Sequence[Receipt] = (),
         cause: str | None = None,
+        detail: str | None = None,
     ) -> TransactionRecord | None:
         # Rule 2: durable before the first commit is sent.
         with (
@@ -179,7 +182,7 @@ class SqlDecisionLog(SqlLogReader):
                 # Rules 14 and 18: the newest attempt alone commits, and a batch once.
                 if change.has_rival(transaction):
                     wanted, cause = Decision.ABORT, "superseded"
-            return change.decide(record, wanted, cause, receipts)
+            return change.decide(record, wanted, cause, receipts, detail)
 
     def expire(self, transaction: TransactionId) -> TransactionRecord | None:
         with self._durable(transaction) as change:

@@ -205,6 +205,7 @@ def _with_participants(
 
 
 def _summary(row: Any) -> TransactionSummary:
+    cause, detail = cause_of(row.reason)
     return TransactionSummary(
         transaction=TransactionId.parse(row.id),
         state=TransactionState(row.state),
@@ -215,12 +216,14 @@ def _summary(row: Any) -> TransactionSummary:
         rows=row.rows,
         reason=_reason(row),
         passed_by=passed_by_of(row.reason),
+        cause=cause,
+        detail=detail,
         carrier=carrier_from_json(row.carrier),
     )
 
 
 def _reason(row: Any) -> str | None:
-    return None if cause_of(row.reason) else said_in(row.reason)
+    return None if cause_of(row.reason)[0] else said_in(row.reason)
 
 
 def _delivery(row: Any) -> DeliveryRecord:

@@ -31,8 +31,9 @@ from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.receipts import canonical
 
-_ABORTED: Final = "aborted: "
-"""Begins the `reason` of an abort; any other is that of a quarantine."""
+_ABORTED: Final = "aborted"
+"""Begins the `reason` of an abort, before its cause and what is known of that; any
+other reason is that of a quarantine."""
 
 _DECIDE: Final = {
     Decision.COMMIT: TransactionEvent.DECIDE_COMMIT,
@@ -209,7 +210,7 @@ class Change:
     ) -> None:
         """Store a record's new state, why, and the participant that was given up."""
         if record.newly_decided and record.cause is not None:
-            reason = f"{_ABORTED}{record.cause}"
+            reason = ": ".join(filter(None, (_ABORTED, record.cause, record.detail)))
         if reason is not None:
             reason = _with_passed(storable(self.connection, reason), record.passed_by)
         receipts = _receipt_rows(record) if record.newly_decided else []
@@ -227,6 +228,7 @@ class Change:
         decision: Decision,
         cause: str | None,
         receipts: Sequence[Receipt] = (),
+        detail: str | None = None,
     ) -> TransactionRecord:
         """Store a decision with the receipts that a commit keeps; return the record."""
         kept = tuple(receipts) if decision is Decision.COMMIT else ()
@@ -246,6 +248,7 @@ class Change:
             receipts=kept,
             rows=count_rows(kept),
             cause=cause if decision is Decision.ABORT else None,
+            detail=detail if decision is Decision.ABORT else None,
             newly_decided=True,
         )
         self.write(decided)
@@ -357,7 +360,8 @@ def _record(
             deadline=row.deadline,
             own_sinks=_names(d for d in deliveries if d.own_sink),
             given_up=_names(d for d in deliveries if d.given_up is not None),
-            cause=cause_of(row.reason),
+            cause=cause_of(row.reason)[0],
+            detail=cause_of(row.reason)[1],
             passed_by=passed_by_of(row.reason),
             tries=max((d.retries for d in deliveries), default=0),
         )
@@ -372,11 +376,13 @@ def _record(
     )
 
 
-def cause_of(reason: str | None) -> str | None:
-    """Return the cause of an abort, of a transaction that was not quarantined since."""
-    if (said := said_in(reason)) is None or not said.startswith(_ABORTED):
-        return None
-    return said.removeprefix(_ABORTED)
+def cause_of(reason: str | None) -> tuple[str | None, str | None]:
+    """Return cause and detail of an abort that was not quarantined since."""
+    aborted, _, said = (said_in(reason) or "").partition(": ")
+    if aborted != _ABORTED:
+        return None, None
+    cause, _, detail = said.partition(": ")
+    return cause or None, detail or None
 
 
 def said_in(reason: str | None) -> str | None:
