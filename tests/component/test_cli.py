@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import itertools
 import json
 import os
+import re
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli import on_a_terminal
+from support.cli import ROOT, Operator, on_a_terminal
 from support.protocol import raising
 from support.spark import serving
 from support.texts import texts
 
 from tracing_2pc.cli import main
+from tracing_2pc.cli.arguments import EXAMPLES, parser
 from tracing_2pc.core.access import Role, TokenGate
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.ports import DecisionLog
@@ -362,6 +366,32 @@ def test_help_and_version(capsys):
             main(arguments)
         assert end.value.code == code
         assert said in capsys.readouterr().out
+    for example in itertools.chain(*EXAMPLES.values()):
+        assert parser().parse_args(shlex.split(example)).command in EXAMPLES
+    with pytest.raises(SystemExit):
+        main(["outbox", "agian", "orders.7.1.0.1.0"])
+    assert "did you mean 'again'?" in capsys.readouterr().err
+
+
+def test_an_exit_code_has_the_meaning_of_the_manual(operator: Operator) -> None:
+    """Each command of its table ends with the code of its row."""
+    record = operator.at.begin(5)
+    operator.at.log.decide(record.id, Decision.ABORT)
+    for name in record.participants:
+        operator.at.log.acknowledge(record.id, name)
+    operator.at.log.finish(record.id)
+    operator.at.committing(7)
+    operator.at.time.advance(500.0)
+    manual = (ROOT / "docs" / "cli.md").read_text().partition("| exit code |")[2]
+    rows = re.findall(r"^\| ([0-2]) \| [^|]* \| ([^|]*) \|$", manual, re.MULTILINE)
+    assert [code for code, _ in rows] == ["0", "1", "2"]
+    for code, commands in rows:
+        for command in re.findall("`([^`]+)`", commands):
+            try:
+                ended = operator.says(*shlex.split(command))[0]
+            except SystemExit as end:
+                ended = int(end.code or 0)
+            assert (command, ended) == (command, int(code))
 
 
 def test_a_demo_that_fails_ends_with_one_line(monkeypatch, capsys):

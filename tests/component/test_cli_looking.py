@@ -17,10 +17,11 @@ from support.cli import ROOT, Operator, on_a_terminal, steady
 from support.console import state_of
 from support.telemetry import PATH
 from support.texts import texts
+from support.waiting import until
 from support.watch import NAMES, fresh
 
 from tracing_2pc import cli
-from tracing_2pc.cli import ls
+from tracing_2pc.cli import ls, terminal
 from tracing_2pc.cli.ls import items, lines
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, Shown, TransactionId
@@ -473,14 +474,24 @@ def test_the_timeline_counts_all_branches(operator, monkeypatch):
     assert TEXTS["all branches"].format(n=5, rows=15) in shown
 
 
+def test_who_is_asked_is_said_when_that_takes_long(monkeypatch, capsys):
+    """On a terminal, while it lasts; then the line is empty again."""
+    monkeypatch.setattr(terminal, "SOON", 0.0)
+    monkeypatch.setattr(terminal, "_is_smart", lambda _: True)
+    said = []
+    with terminal.asking(NAMES):
+        until(lambda: said.append(capsys.readouterr().err) or any(said))
+    shown = TEXTS["who is asked"].format(names="ledger, notifier")
+    assert "".join(said) + capsys.readouterr().err == f"\r\x1b[K{shown}\r\x1b[K"
+
+
 def test_colours_are_for_terminals(operator):
-    """On one, and not with NO_COLOR; who is asked is shown while that lasts."""
+    """On one, and not with NO_COLOR."""
     stuck(operator)
     assert "\x1b" not in operator.says("ls")[1]
     code, shown = on_a_terminal("ls")
     assert code == 1
     assert "\x1b[33morders.7.1" in shown
-    assert TEXTS["who is asked"].format(names="ledger, notifier") in shown
     _, plain = on_a_terminal("ls", "--log-only", NO_COLOR="1")
     assert "\x1b[33m" not in plain
 

@@ -164,7 +164,7 @@ def test_one_that_is_down_hides_no_other(operator, mailer):
 
 
 def test_a_person_is_shown_it_and_asked(operator, mailer):
-    """Nothing is done unless the row's number is typed, or yes."""
+    """Nothing is done unless the row's number is typed, or yes; y, where it is safe."""
     with serving(mailer.app) as url:
         where = {"TPC_PARTICIPANTS": f"mailer={url}", "TPC_TOKEN": "a-token-of-anna"}
         words = ("outbox", "drop", KEY, "--reason", "no")
@@ -173,10 +173,12 @@ def test_a_person_is_shown_it_and_asked(operator, mailer):
         assert TEXTS["not done"] in shown
         assert '"text"' in shown
         assert TEXTS["never sent"] in shown
-        code, shown = on_a_terminal(*words, typed="0", **where)
-    assert code == 0
-    (row,) = select(mailer.resource, "SELECT action FROM outbox_tpc_by_hand")
-    assert row == ("drop",)
+        assert on_a_terminal(*words, typed="y", **where)[0] == 1
+        assert on_a_terminal(*words, typed="0", **where)[0] == 0
+        other = KEY.removesuffix("0") + "1"
+        assert on_a_terminal("outbox", "again", other, typed="y", **where)[0] == 0
+    rows = select(mailer.resource, "SELECT action FROM outbox_tpc_by_hand")
+    assert [row[0] for row in rows] == ["drop", "again"]
 
 
 def test_a_relay_that_has_stopped_goes_on_from_a_transaction(

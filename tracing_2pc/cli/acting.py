@@ -39,7 +39,10 @@ def perform(
         raise_if_no_terminal(otherwise)
         print("\n".join(show() if show else describe_act(act)), file=sys.stderr)
         question = f"Do it? Type {act.numbered}, {act.number}, or yes:"
-        if not confirmed(question, (act.number, "yes")):
+        words = [act.number, "yes"]
+        if act.action.safe:  # it costs nothing, so no number shows that it was read
+            question, words = "Do it? Type y, or yes:", ["y", "yes", act.number]
+        if not confirmed(question, words):
             return LEFT
     done = act.run(signature(), reason)
     print_item(options, done.item, done.text)

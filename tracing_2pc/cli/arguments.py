@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import functools
 import importlib.metadata
+import re
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from tracing_2pc.core.settings import seconds
 from tracing_2pc.core.states import TransactionState
@@ -19,15 +21,59 @@ _ABOUT: Final = "See what transactions do, and decide by hand what cannot go on.
 _CODES: Final = """\
 exit codes: 0 done, nothing is wrong; 1 something is left or wrong; 2 fix the call.
 With --json: one object, or one per line; later releases only add fields.
-Colours on a terminal only, and never with NO_COLOR."""
+Colours on a terminal only, and never with NO_COLOR.
+manual: docs/cli.md; by `make docs-serve`, http://127.0.0.1:8000/cli.html"""
+
+EXAMPLES: Final = {
+    "": ("check", "ls --unfinished", "explain orders.7.1", "outbox ls"),
+    "ls": ("ls --unfinished", "ls --application orders --older-than 5m"),
+    "show": ("show orders.7.1",),
+    "explain": ("explain orders.7.1", "explain orders.7.1 --json"),
+    "check": ("check", "check --config /etc/orders/tpc.toml"),
+    "advise": ("advise --application orders --recover-within 60s",),
+    "watch": ("watch --recover --listen 127.0.0.1:9095", "watch --once"),
+    "console": ("console --listen 127.0.0.1:8090 --tokens-file tokens",),
+    "recover": ("recover --application orders",),
+    "resolve": (
+        'resolve orders.7.1 --commit --reason "the ledger is up again"',
+        'resolve orders.7.1 --conclude mixed --reason "restored from a backup"',
+    ),
+    "outbox": (
+        "outbox ls --application orders",
+        "outbox again orders.7.1.0.1.0",
+        'outbox drop orders.7.1.0.1.0 --reason "the partner has it by phone"',
+    ),
+    "inbox": ("inbox ls --inbox env:INBOX_DATABASE",),
+    "forget": ("forget --application orders --before 7d --dry-run",),
+    "adopt": ("adopt --application orders --checkpoint /data/checkpoints/orders",),
+    "init": ("init", "init --application orders --from-batch 42"),
+}
+"""What a person may type, by command."""
 
 
-def parser() -> argparse.ArgumentParser:
+class _Parser(argparse.ArgumentParser):
+    """Names the word that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if found is not None:
+            words = [word.strip("' ") for word in found[2].split(",")]
+            for near in difflib.get_close_matches(found[1], words, n=1):
+                message = f"{message}: did you mean {near!r}?"
+        super().error(message)
+
+
+def _epilog(command: str) -> str:
+    lines = [f"  tracing-2pc {example}" for example in EXAMPLES[command]]
+    return "\n".join(["examples:", *lines, "", _CODES])
+
+
+def parser() -> _Parser:
     """Return the parser; `command` is the name of the module that runs it."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="tracing-2pc",
         description=_ABOUT,
-        epilog=_CODES,
+        epilog=_epilog(""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = importlib.metadata.version("tracing-2pc")
@@ -41,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
             parents=[common],
             help=about,
             description=f"{about[0].upper()}{about[1:]}.",
-            epilog=_CODES,
+            epilog=_epilog(name),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
@@ -59,9 +105,9 @@ def parser() -> argparse.ArgumentParser:
 _TRANSACTION = "<application>.<batch>.<attempt>"
 
 
-def _common(default: str | None = None) -> argparse.ArgumentParser:
+def _common(default: str | None = None) -> _Parser:
     """Return the options of every command."""
-    common = argparse.ArgumentParser(add_help=False, argument_default=default)
+    common = _Parser(add_help=False, argument_default=default)
     common.add_argument("--config", help="settings file; default: tpc.toml")
     common.add_argument("--log", help="URL of the decision log, or env:NAME")
     common.add_argument(

@@ -93,7 +93,8 @@ def _find_stopped(
     settings: Settings,
 ) -> list[Finding]:
     """Return which outboxes send nothing, or too slowly: nothing of that is listed."""
-    outboxes = survey_outboxes(participants, refused, SystemClock())
+    listed = refused._replace(unreadable={})  # said already, and not asked again
+    outboxes = survey_outboxes(participants, listed, SystemClock())
     found = find_at_outboxes(outboxes, settings)
     return [finding for finding in found if finding.kind in OF_QUEUE]
 
@@ -181,12 +182,13 @@ def _act(
     participants: Mapping[str, RemoteParticipant],
 ) -> int:
     word = options.action
-    if word in OF_RELAY or options.key.count(".") == 2:  # a transaction, at a relay
-        transaction = TransactionId.parse(options.key)
-        key = find_waiting(participants, transaction, word)
-    else:
-        key = RequestKey.parse(options.key)
-    names, found = find_outboxes(participants, key)
+    with asking(participants):
+        if word in OF_RELAY or options.key.count(".") == 2:  # of a relay
+            transaction = TransactionId.parse(options.key)
+            key = find_waiting(participants, transaction, word)
+        else:
+            key = RequestKey.parse(options.key)
+        names, found = find_outboxes(participants, key)
     asked = {name: participants[name] for name in names}
     act = act_about_request(word, key, asked, found, settings)
     return perform(options, act, "`tracing-2pc outbox ls` shows the request")

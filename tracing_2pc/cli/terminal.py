@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
@@ -19,6 +20,9 @@ _NOTHING_DONE: Final = "nothing was done"
 _COLOURS: Final = {"red": "31", "yellow": "33", "green": "32", "bold": "1"}
 _WIDEST: Final = 60
 """Characters of a cell that others stand behind."""
+
+SOON: Final = 2.0
+"""Seconds for which nothing says what is waited for."""
 
 _PLAIN_WIDTH: Final = 88
 """Of prose where no terminal has a width."""
@@ -99,11 +103,15 @@ def progress(text: str) -> None:
 
 @contextlib.contextmanager
 def asking(names: Iterable[str]) -> Iterator[None]:
-    """Show which participants are waited for, as long as that lasts."""
-    progress(f"asking {', '.join(names)} …")
+    """Show after `SOON` which participants are waited for, as long as that lasts."""
+    told = threading.Timer(SOON, progress, [f"asking {', '.join(names)} …"])
+    told.daemon = True
+    told.start()
     try:
         yield
     finally:
+        told.cancel()
+        told.join()
         progress("")
 
 

@@ -33,6 +33,9 @@ LOG: Final = "log"
 BRANCHES: Final = 200
 """Branches of one participant that a report keeps."""
 
+NOT_READ: Final = "could not be read"
+"""What is missing of the list of a participant that gave none."""
+
 Lists: TypeAlias = Mapping[str, Listing]
 """A list by participant; incomplete and empty where none could be read."""
 
@@ -129,7 +132,7 @@ def list_prepared(
                 skews[name] = listing.now - (before + clock.now()) / 2
         except TwoPhaseError as error:
             unreadable[participant_source(name)] = str(error)
-            return Listing((), "could not be read")
+            return Listing((), NOT_READ)
         if not listing.complete:
             unreadable[participant_source(name)] = f"its list {listing.missing}"
         if listing.only is not None:

@@ -24,6 +24,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, ParticipantState
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
 from tracing_2pc.inspection.participants import (
+    NOT_READ,
     Lists,
     ReadableParticipant,
     RefusedRequests,
@@ -65,7 +66,9 @@ def survey_all(
         unreadable[Source(SourceKind.LOG)] = str(error)
         read = None
     pause(settings.pause)
-    second = list_prepared(participants, unreadable, clock, skews)
+    # Who gave no list is not waited for again: one list alone is no evidence.
+    again = {n: p for n, p in participants.items() if first[n].missing != NOT_READ}
+    second = {**first, **list_prepared(again, unreadable, clock, skews)}
     answers: dict[TransactionId, dict[str, Shown]] = {}
     if read is not None:
         now = clock.now()
