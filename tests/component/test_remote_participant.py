@@ -31,6 +31,7 @@ SIZES = {
     *(("kafka/schemas.py", of_registry) for of_registry in (404, 409, 422)),
     ("operations/init.py", 0o644),
     ("participant/journal/journal.py", 500),
+    ("protocol/decisions.py", 500),
     ("sinks/base.py", 500),
     ("spark/query_errors.py", 500),
     ("store/log/reader.py", 500),

@@ -371,6 +371,9 @@ def test_what_ends_a_query_is_one_line(world, caplog):
     assert ours[-1].levelname == "ERROR"
     assert cure in ours[-1].getMessage()
     assert ours[-1].exc_info is None
+    with world.log() as log:
+        failed = log.read(TransactionId.parse("test.0.1")).detail
+    assert failed == "while it was written: ValueError: 10 poisoned rows"
 
 
 @BOTH_PATHS

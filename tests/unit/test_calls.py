@@ -11,7 +11,7 @@ from support.texts import texts
 from tracing_2pc.core.errors import ContractError
 from tracing_2pc.spark.calls import called_once
 from tracing_2pc.spark.context import StreamContext
-from tracing_2pc.spark.query_errors import reason_of
+from tracing_2pc.spark.query_errors import describe_failure, reason_of
 
 
 def call(run: str, batch: int, *, application: str = "orders", log: str = "a") -> None:
@@ -94,6 +94,9 @@ def test_the_end_of_the_jvm_is_said(text):
     from py4j.protocol import Py4JError
 
     assert reason_of(Py4JError(text)).startswith(TEXTS["the JVM has ended"])
+    lost = f"Job aborted: Lost task 3.1 in stage 0.0\n{TASK}ValueError: no\n{JAVA}"
+    assert describe_failure(Py4JError(lost)) == "task 3: ValueError: no"
+    assert describe_failure(ValueError("no")) == "ValueError: no"
     assert reason_of(RuntimeError(text)) == text
 
 
