@@ -241,8 +241,14 @@ def test_what_the_log_proves_is_said_before_participants_have_answered(at):
 
 
 def test_a_transaction_is_told_whole(viewer):
-    """What is wrong, what comes next, what participants say, where to look further."""
+    """What is wrong, what comes next, what participants say, where to look further.
+
+    What a person can do stands above the record, and that above the chart.
+    """
     page = viewer.get(f"/transactions/{STUCK}")
+    places = [page.index(f'id="{part}"') for part in ("ways", "record", "where")]
+    assert places == sorted(places)
+    assert "What is wrong" not in viewer.get("/"), "there are healthy ones, too"
     for said in (
         TEXTS["stuck"],
         TEXTS["safe to deliver"],

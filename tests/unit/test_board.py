@@ -136,17 +136,18 @@ def test_the_worst_stands_first():
 
 
 def test_all_is_well_is_said_only_when_all_were_asked():
-    """Before the first look, and with one that cannot be read, it is not known."""
+    """Before the first look, which is no alarm, and with one that cannot be read."""
     assert board(logged(), observed()).headline == TEXTS["all is well"]
     assert board(logged(), observed()).status is BoardStatus.WELL
     unread = observed(unread={LEDGER: "nothing listens"})
     for seen, said in (
-        (of_log(), TEXTS["not known yet"]),
+        (of_log(), TEXTS["participants are asked"]),
         (unread, TEXTS["nothing wrong is known"]),
     ):
         found = board(logged(), seen)
         assert found.headline == said
-        assert found.status is not BoardStatus.WELL
+        grey = said == TEXTS["participants are asked"]
+        assert found.status is (BoardStatus.ASKING if grey else BoardStatus.DOUBT)
         assert found.doubts
 
 
@@ -224,14 +225,15 @@ def test_requests_that_partners_refused_need_somebody() -> None:
     """
     of = Source(SourceKind.OUTBOX, "mailer", "orders")
     some = source_wrong(of, FindingKind.REFUSED_REQUESTS)
-    found = board(logged(), observed(some))
+    some = dataclasses.replace(some, since=NOW - 400)
+    fault = source_wrong(LEDGER, FindingKind.BACKLOG)
+    found = board(logged(), observed(some, fault))
     assert found.headline == TEXTS["refused requests need you"]
-    assert (found.status, found.faults) == (BoardStatus.NEED, (some,))
+    assert (found.status, found.faults) == (BoardStatus.NEED, (some, fault))
     stuck = wrong(1, DiagnosisKind.LOST, Severity.CRITICAL)
     assert board(logged(), observed(stuck, some)).headline == TEXTS["one needs you"]
     assert board(logged(), observed(some), "sales").status is BoardStatus.WELL
-    fault = source_wrong(LEDGER, FindingKind.BACKLOG)
-    assert board(logged(), observed(fault)).headline == "1 problem"
+    assert board(logged(), observed(fault)).headline == "Backlog at ledger"
 
 
 def test_a_bound_token_reads_of_no_other_application():

@@ -14,7 +14,12 @@ from tracing_2pc.core.states import Severity, TransactionState, Word
 from tracing_2pc.inspection.diagnosis import FINDING_TEXT, Finding, FindingKind
 from tracing_2pc.inspection.findings import is_of_another
 from tracing_2pc.inspection.participants import Source, SourceKind
-from tracing_2pc.inspection.wording import STATE_TEXT, format_count
+from tracing_2pc.inspection.wording import (
+    STATE_TEXT,
+    format_count,
+    format_time_of_day,
+    join_names,
+)
 
 ROWS: Final = 100
 """Transactions that the list shows; the others are counted."""
@@ -63,6 +68,7 @@ class BoardStatus(Word):
     """How the board looks to a person, in a word."""
 
     WELL = "well"
+    ASKING = "asking"
     DOUBT = "doubt"
     NEED = "need"
 
@@ -107,7 +113,7 @@ def board(
     faults = [f for f in others if f.kind is not FindingKind.UNREADABLE]
     unread = [f for f in others if f.kind is FindingKind.UNREADABLE]
     doubts = tuple(_doubts(survey, unread, application))
-    headline, status = _judge(rows, doubts, faults, survey)
+    headline, status = _judge(rows, unread, faults, survey, log.at)
     closed = [row for row in log.newest if row.finished is not None]
     closed.sort(key=lambda row: row.finished or 0.0, reverse=True)
     return Board(
@@ -124,11 +130,15 @@ def board(
 
 def _judge(
     rows: Sequence[BoardRow],
-    doubts: Sequence[str],
+    unread: Sequence[Finding],
     faults: Sequence[Finding],
     survey: SurveySnapshot,
+    now: float,
 ) -> tuple[str, BoardStatus]:
-    """Return the headline, and how the board looks."""
+    """Return the headline, and how the board looks.
+
+    What is worst is named: of which application, at which participant, since when.
+    """
     waiting = [row for row in rows if row.what == _HOLDS_BACK]
     need = sum(row.rank != "normal" for row in rows) - len(waiting)
     normal = len(rows) - need
@@ -143,16 +153,31 @@ def _judge(
     text, status = "All is well", BoardStatus.WELL
     if need:
         text = format_count(need, "transaction needs you", "transactions need you")
-        status = BoardStatus.NEED
-    elif any(fault.kind is FindingKind.REFUSED_REQUESTS for fault in faults):
-        text, status = "Requests that partners refused need you", BoardStatus.NEED
+        text, status = f"{text}: {_name_row(rows[0], now)}", BoardStatus.NEED
     elif faults:
-        text, status = format_count(len(faults), "problem"), BoardStatus.NEED
-    elif doubts:
-        asked = survey.at is not None
-        text = "Nothing wrong is known" if asked else "Not known yet"
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        text, status = f"{_name_fault(faults[0], now)}{more}", BoardStatus.NEED
+    elif unread:
+        names = join_names(dict.fromkeys(str(finding.about) for finding in unread))
+        text = f"Nothing wrong is known; {names} could not be read"
         status = BoardStatus.DOUBT
+    elif survey.at is None:
+        text, status = "Asking participants …", BoardStatus.ASKING
     return f"{text}; {normal} {others}" if normal else text, status
+
+
+def _name_row(row: BoardRow, now: float) -> str:
+    at = f" at {join_names(row.participants)}" if row.participants else ""
+    since = format_time_of_day(row.since, now)
+    return f"{row.transaction}{at} since {since}, {row.what}"
+
+
+def _name_fault(fault: Finding, now: float) -> str:
+    kind = str(fault.kind).replace("_", " ").capitalize()
+    application = fault.about.application if isinstance(fault.about, Source) else ""
+    of = f" of {application}" if application else ""
+    since = f" since {format_time_of_day(fault.since, now)}" if fault.since else ""
+    return f"{kind}{of} at {fault.about}{since}"
 
 
 def _doubts(
