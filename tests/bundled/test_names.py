@@ -292,6 +292,7 @@ def test_every_command_of_the_runbook_can_be_called():
         parser().parse_args(shlex.split(line, comments=True))
     named = {line.split()[0] for line in called}
     assert named == {
+        "check",
         "ls",
         "explain",
         "show",
