@@ -23,6 +23,7 @@ from support.watch import NAMES, fresh
 from tracing_2pc import cli
 from tracing_2pc.cli import ls, terminal
 from tracing_2pc.cli.ls import items, lines
+from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, Shown, TransactionId
 from tracing_2pc.core.settings import Settings
@@ -472,6 +473,27 @@ def test_the_timeline_counts_all_branches(operator, monkeypatch):
     monkeypatch.setattr(participants, "BRANCHES", 2)
     shown = shown_with(operator, branches=5)
     assert TEXTS["all branches"].format(n=5, rows=15) in shown
+
+
+def test_who_gave_no_list_is_not_waited_for_again(operator):
+    """It is unreadable in this round, whatever it would answer then."""
+    asked = []
+
+    class Hanging:
+        name = "ledger"
+
+        def prepared(self, application: str | None = None) -> Listing:
+            asked.append(self.name)
+            raise ParticipantUnavailableError("no answer within 5 s")
+
+        def show(self, transaction: TransactionId) -> Shown:
+            return Shown(ParticipantState.UNKNOWN)
+
+    filters, settings = TransactionFilter(), Settings()
+    participants = {"ledger": Hanging()}
+    found = list_transactions(operator.at.log, participants, filters, settings)
+    assert [str(finding.kind) for finding in found.findings] == ["unreadable"]
+    assert asked == ["ledger"]
 
 
 def test_who_is_asked_is_said_when_that_takes_long(monkeypatch, capsys):
