@@ -37,7 +37,7 @@ pytestmark = [
 ]
 TEXTS = texts("activemq")
 SECRET = "secret1"
-MANY = 100_000
+MANY = 50_000
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_no_token_or_two_stop_the_relay(
 
 @pytest.fixture
 def guarded(activemq: Broker, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A broker that asks for TLS and a login, and lets `relay` do what the page says."""
+    """A broker that asks for TLS and a login; `relay` may do what the page says."""
     jvm = activemq.gateway().jvm
     store, ca = tmp_path / "store", tmp_path / "ca.pem"
     about = ["-keystore", store, "-storepass", SECRET, "-alias", "broker"]

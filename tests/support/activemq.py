@@ -19,7 +19,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from participants.processes import free_ports
 from support.waiting import ANSWERED, AT_LAST, SOON, until
 
-logging.getLogger("stomp.py").setLevel(logging.CRITICAL)  # it may be down
+for _name in ("stomp.py", "py4j"):  # it may be down
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 START: Final = Path(__file__).parents[2] / "tools" / "activemq" / "start.py"
 _OF_STOMP: Final = frozenset(

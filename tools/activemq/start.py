@@ -9,6 +9,7 @@ is answered. Options are of the connector, as `transport.hbGracePeriodMultiplier
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -34,13 +35,14 @@ def main(folder: str, port: str, *options: str) -> None:
     home = subprocess.check_output(  # noqa: S603 - our own
         [ROOT / "tools" / "java-home"], text=True
     ).strip()
-    settings = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    settings = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     command = ["java", *settings, log, "-cp", f"{JARS}/*", "py4j.GatewayServer"]
     os.execv(f"{home}/bin/java", [*command, str(gateway)])  # noqa: S606 - no shell
 
 
 def _configure(gateway: int, folder: str, address: str) -> None:
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Java is starting
     parent = os.getppid()
     while os.getppid() == parent:
         java = JavaGateway(gateway_parameters=GatewayParameters(port=gateway))

@@ -19,6 +19,9 @@ from tracing_2pc.core.settings import read_secret
 _HEART_BEAT: Final = 10_000
 """Milliseconds, both ways: a busy machine has so long, a dead one is waited for."""
 
+_LOOK: Final = 1.0
+"""Seconds between two looks whether an answer is still wanted."""
+
 _THEIRS: Final = logging.getLogger("stomp.py")
 if _THEIRS.level == logging.NOTSET:  # an error of ours says it, too
     _THEIRS.setLevel(logging.CRITICAL)
@@ -266,16 +269,27 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         self._ask(self._link.begin, name)
         return name
 
-    def commit(self, transaction: str) -> None:
-        """Commit, and wait until that is on disk.
+    def commit(self, transaction: str, keep: Callable[[], None]) -> None:
+        """Commit, and wait until that is on disk, as long as the broker is there.
+
+        Args:
+            transaction: that was begun.
+            keep: is called now and then; what it raises ends the wait.
 
         Raises:
             BrokerError: nobody knows whether it is.
         """
         receipt = f"commit {transaction}"
         self._ask(self._link.commit, transaction, receipt=receipt)
-        self.wait(lambda: receipt in self._receipts, "it does not answer to COMMIT")
+        while receipt not in self._receipts:
+            keep()
+            with self._changed:
+                self._check()
+                self._changed.wait_for(self._is_over(receipt), _LOOK)
         self._receipts.discard(receipt)
+
+    def _is_over(self, receipt: str) -> Callable[[], bool]:
+        return lambda: bool(self._error) or receipt in self._receipts
 
     def _ask(self, call: Callable[..., Any], *about: Any, **named: Any) -> None:
         self.check()

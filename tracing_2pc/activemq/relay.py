@@ -201,9 +201,8 @@ class ActiveMQRelay:
         failpoint("relay.before_position")
         text = json.dumps(publication.position)
         connection.send(self._token_queue, text, {}, transaction)
-        publication.keep()
         failpoint("relay.before_commit")
-        connection.commit(transaction)
+        connection.commit(transaction, publication.keep)
         self._held, self._awaited = [], publication.position
         self._number = publication.position.number
 
