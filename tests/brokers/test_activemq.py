@@ -361,6 +361,7 @@ def test_a_database_that_is_down_is_waited_for(
         (tmp_path / "later").mkdir()
         until(lambda: not activemq.read(queue))
         assert inbox.end().position == 1
+        assert caplog.text.count(TEXTS["waits"]) == 1  # however often it was asked
     finally:
         intake.stop()
         thread.join(AT_LAST)

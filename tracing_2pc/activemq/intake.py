@@ -91,6 +91,7 @@ class ActiveMQIntake:
         self._most = most
         self._max_body_bytes = max_body_bytes
         self._stopping = threading.Event()
+        self._said = ""
 
     def stop(self) -> None:
         """Let `run` end, after what it has in hand."""
@@ -102,11 +103,10 @@ class ActiveMQIntake:
             try:
                 with closing(self._brokers.connect()) as connection:
                     connection.subscribe(self._queue, _SUBSCRIPTION, 2 * self._most)
-                    logger.info("intake: taking from queue %s", self._queue)
+                    self._say(logging.INFO, "is taken from")
                     self._drain(connection)
             except BrokerError as error:
-                logger.warning("intake: queue %s: %s", self._queue, error)
-                self._stopping.wait(_PAUSE)
+                self._pause(error)
 
     def _drain(self, connection: Connection) -> None:
         while not self._stopping.is_set():
@@ -154,14 +154,21 @@ class ActiveMQIntake:
             except TwoPhaseError as error:
                 self._pause(error)
             else:
+                self._say(logging.INFO, "is taken from")
                 for delivery in of:
                     connection.acknowledge(delivery)
                 return None
         return None
 
     def _pause(self, error: TwoPhaseError) -> None:
-        logger.warning("intake: queue %s waits: %s", self._queue, error)
+        self._say(logging.WARNING, f"waits: {error}")
         self._stopping.wait(_PAUSE)
+
+    def _say(self, level: int, text: str) -> None:
+        """Log once how it is, until that changes."""
+        if text != self._said:
+            logger.log(level, "intake: queue %s %s", self._queue, text)
+        self._said = text
 
     def _refuse(
         self, connection: Connection, delivery: Delivery, error: Exception

@@ -67,6 +67,7 @@ class Publisher(Turns):
 
     def __init__(self, queue: Publications, relay: Relay, lease: float) -> None:
         self._relay = relay
+        self._said = ""
         super().__init__(queue, lease)
 
     def _forget(self) -> None:
@@ -164,14 +165,18 @@ class Publisher(Turns):
                 return self._wait_for_position(error)
             self._is_expecting = True
         self._queue.clear(self._holder, UNREADABLE, SIGNED)
-        self._is_taken_over, self._unreadable = True, 0
+        if self._said:
+            logger.warning("outbox: it publishes again")
+        self._is_taken_over, self._unreadable, self._said = True, 0, ""
         return 0.0
 
     def _wait_for_position(self, error: Exception) -> float:
         self._unreadable += 1
         why = f"the position cannot be read yet: {type(error).__name__}: {error}"
         self._queue.note(self._holder, UNREADABLE, Position(), why)
-        logger.warning("outbox: nothing is published: %s", why)
+        if why != self._said:
+            logger.warning("outbox: nothing is published: %s", why)
+        self._said = why
         return _pause_after(self._unreadable)
 
     def _halt(
