@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,67 @@ def test_what_is_wrong_is_said(gateway, body, kind, status, said):
     assert (answer.status_code, answer.mimetype) == (status, "application/problem+json")
     assert said in answer.json["detail"]
     assert gateway.kept() == []
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "items": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+        "amount": {"type": "number", "multipleOf": 0.01},
+    },
+    "additionalProperties": False,
+    "$defs": {"item": {"anyOf": [{"const": "bolt"}, {"$ref": "#"}]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ({"items": ["bolt", {"amount": 19.99}], "amount": 1e300}, None),
+        (7, "payload: 7 is not of type 'object'"),
+        ({"amount": 0.001}, "payload.amount: 0.001 is not a multiple of 0.01"),
+        ({"items": ["bolt", {"items": 1}]}, "payload.items[1].items: 1 is not of"),
+        ({"a\n" * 1_000: 1}, "payload: Additional"),
+        ({"items": ["\ud800" + LONG]}, "payload.items[0]: '\\ud800xxx"),
+    ],
+)
+def test_a_payload_fits_the_schema(inbox, tmp_path, payload, said):
+    """Or it is 400 in one short line: which event, where in it and why. Nothing of its
+    request is stored; other requests are not touched."""
+    gateway = Gateway(inbox, tmp_path, schema=SCHEMA)
+    lines = [json.dumps(event(name, of)) for name, of in [("a", {}), ("b", payload)]]
+    answer = gateway.post("\n".join(lines), NDJSON)
+    assert gateway.post(event("c", {"items": []})).status_code == 202
+    kept = [name for _, name, _ in gateway.kept()]
+    if said is None:
+        assert (answer.status_code, kept) == (202, ["a", "b", "c"])
+        return
+    assert (answer.status_code, kept) == (400, ["c"])
+    detail = answer.json["detail"]
+    assert detail.startswith(f"line 2: {said}")
+    assert detail.isprintable()
+    assert len(detail) < 400
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "text"}, "type: 'text' is not valid"),
+        ({"properties": {"a": {"pattern": "("}}}, "properties.a.pattern: '(' is not a"),
+        ({"$schema": "http://other"}, "'http://other' is not known"),
+        ({"items": {"$ref": "#/$defs/gone"}}, "'#/$defs/gone' is not in it"),
+        ({"$ref": "https://example.com/x"}, "'https://example.com/x' is not in it"),
+        ({"a": {"items": {"$ref": "#b"}}, "$ref": "#/a"}, "'#b' is not in it"),
+        ({"$ref": "#"}, "refers to itself without end"),
+        ({"const": {1}}, "set is not JSON"),
+        ([], "expected a dict"),
+    ],
+)
+def test_a_schema_that_is_wrong_ends_the_start(tmp_path, schema, said):
+    """In one line, before anything is served; nothing is loaded for it."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as raised:
+        Gateway(Inbox(f"sqlite:///{tmp_path}/inbox.db"), tmp_path, schema=schema)
+    assert str(raised.value).isprintable()
 
 
 @pytest.mark.parametrize(

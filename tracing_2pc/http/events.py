@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ def events_blueprint(
     tokens: str | os.PathLike[str] | None = None,
     insecure: bool = False,
     also: AlsoDo | None = None,
+    schema: Mapping[str, Any] | None = None,
     max_body_bytes: int = 8 << 20,
     max_events: int = 5_000,
     trust_inbound: bool = True,
@@ -61,31 +62,49 @@ def events_blueprint(
         insecure: answer every process of this machine, and no other, without tokens.
         also: own work in the transaction that stores a request's events; see
             `Inbox.store`.
+        schema: JSON Schema of payloads; a request with one that does not fit is
+            refused before it waits for a flush. Needs `tracing-2pc[event-schemas]`.
         max_body_bytes: larger bodies are refused before they are read.
         max_events: of one request.
         trust_inbound: go on with the trace that a request brings.
         name: of the blueprint and, in traces, of the gateway.
 
     Raises:
-        ConfigurationError: no tokens, or a name that is none.
+        ConfigurationError: no tokens, a name that is none, or a schema that is wrong.
     """
     try:
         check_name(name, "gateway")
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     gate, measured = gate_of(tokens, insecure=insecure), Measured(inbox.gauges)
-    limits = (max_body_bytes, max_events)
-    views = _Events(gate, name, trust_inbound, measured, inbox, also, *limits)
+    form = _Form(max_body_bytes, max_events, _check_of(schema))
+    views = _Events(gate, name, trust_inbound, measured, inbox, also, form)
     open_or_warn(inbox.open, "inbox")
     return views.blueprint()
+
+
+def _check_of(schema: Mapping[str, Any] | None) -> Callable[[Any], None]:
+    if schema is None:
+        return lambda _: None
+    from tracing_2pc.http.payloads import payload_check  # an extra
+
+    return payload_check(schema)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """What a request may be."""
+
+    max_body_bytes: int
+    max_events: int
+    check: Callable[[Any], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Events(Views):
     inbox: Inbox
     also: AlsoDo | None
-    max_body_bytes: int
-    max_events: int
+    form: _Form
 
     def blueprint(self) -> Blueprint:
         made = self.made()
@@ -98,7 +117,7 @@ class _Events(Views):
     def events(self) -> Response:
         with self.serving("events", "post events") as (caller, step):
             carrier = self.carrier()
-            is_one, new = _read(request, self.max_body_bytes, self.max_events, carrier)
+            is_one, new = _read(request, self.form, carrier)
             try:
                 stored = self.inbox.store(_producer(caller), new, self.also)
             except BusyError as error:
@@ -128,10 +147,10 @@ def _answer(stored: list[Stored], *, is_one: bool) -> Response:
 
 
 def _read(
-    request: Request, limit: int, most: int, carrier: Carrier
+    request: Request, form: _Form, carrier: Carrier
 ) -> tuple[bool, list[NewEvent]]:
     """Read the events of a request, and say whether it is one by itself."""
-    length = request.content_length
+    length, limit, most = request.content_length, form.max_body_bytes, form.max_events
     if length is None:
         raise Problem(411, "send Content-Length")
     if length > limit:
@@ -146,7 +165,7 @@ def _read(
             raise Problem(415, detail)
         is_one, parts = _document(text)
     key = request.headers.get(_BY_HEADER) if is_one else None
-    events = [_event(where, part, key, carrier) for where, part in parts]
+    events = [_event(where, part, key, carrier, form.check) for where, part in parts]
     if not events:
         raise Problem(400, "there is no event in the body")
     if len(events) > most:
@@ -170,7 +189,13 @@ def _document(text: bytes) -> tuple[bool, Iterator[tuple[str, bytes]]]:
     return False, named
 
 
-def _event(where: str, text: bytes, key: str | None, carrier: Carrier) -> NewEvent:
+def _event(
+    where: str,
+    text: bytes,
+    key: str | None,
+    carrier: Carrier,
+    check: Callable[[Any], None],
+) -> NewEvent:
     item = _strict(where, text)
     if not isinstance(item, dict):
         raise Problem(400, f"{where}expected an object with id and payload")
@@ -184,6 +209,7 @@ def _event(where: str, text: bytes, key: str | None, carrier: Carrier) -> NewEve
         raise Problem(400, f"{where}id: expected a text, in the body or {_BY_HEADER}")
     body = _members(text.decode())["payload"]
     try:
+        check(item["payload"])
         return NewEvent(name, body, carrier)
     except MalformedError as error:
         raise Problem(400, f"{where}{error}") from None

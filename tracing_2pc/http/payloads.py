@@ -1,0 +1,125 @@
+"""Payloads that are held against a JSON Schema before they are kept.
+
+The extra `tracing-2pc[event-schemas]` has what it needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from tracing_2pc.core.errors import ConfigurationError, MalformedError
+
+try:
+    from jsonschema import Draft202012Validator, ValidationError
+    from jsonschema.exceptions import SchemaError, best_match
+    from jsonschema.validators import extend, validator_for
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import (
+        SchemaRegistry,
+        SchemaResource,
+        specification_with,
+    )
+except ImportError:
+    raise ConfigurationError(
+        "schema= needs the extra tracing-2pc[event-schemas]"
+    ) from None
+
+_WHERE: Final = 120
+"""Characters of where in a payload something is wrong."""
+
+_WHY: Final = 240
+
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+def payload_check(schema: Mapping[str, Any]) -> Callable[[Any], None]:
+    """Return what raises `MalformedError` for a payload that does not fit, in one line.
+
+    Raises:
+        ConfigurationError: it is no JSON Schema, refers to what is not in it, or to
+            itself only.
+    """
+    try:
+        copy = json.loads(json.dumps(schema))
+        validator = _validator(copy)
+        next(validator.iter_errors(None), None)
+    except SchemaError as error:
+        raise ConfigurationError(f"schema: {_told('', error)}") from None
+    except RecursionError:
+        raise ConfigurationError("schema: it refers to itself without end") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"schema: {error}") from None
+
+    def check(payload: Any) -> None:
+        try:
+            first = itertools.islice(validator.iter_errors(payload), 1)
+            error = best_match(first)  # of a choice, what came nearest
+        except RecursionError:
+            raise MalformedError("payload: it is nested too deeply") from None
+        if error is not None:
+            raise MalformedError(_told("payload", error))
+
+    return check
+
+
+def _validator(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        raise TypeError("expected a dict")
+    dialect = schema.get("$schema", Draft202012Validator.META_SCHEMA["$id"])
+    known = validator_for({"$schema": dialect}, default=None)
+    if known is None:
+        raise ValueError(f"$schema {dialect!r} is not known")
+    known.check_schema(schema)
+    registry: SchemaRegistry = Registry()  # which loads nothing
+    make = specification_with(dialect).create_resource
+    resource = make(schema)
+    _look_up(registry.resolver_with_root(resource), resource, make, set())
+    exact = extend(known, {"multipleOf": _multiple_of})
+    return exact(schema, registry=registry)
+
+
+def _look_up(
+    resolver: Any,
+    resource: SchemaResource,
+    make: Callable[[Any], SchemaResource],
+    seen: set[int],
+) -> None:
+    """Follow all references, so that none is found broken by an event."""
+    schema = resource.contents
+    if not isinstance(schema, Mapping) or id(schema) in seen:
+        return
+    seen.add(id(schema))
+    for name in _REFERENCES:
+        if name in schema:
+            try:
+                found = resolver.lookup(str(schema[name]))
+            except Unresolvable:
+                raise ValueError(f"{name} {schema[name]!r} is not in it") from None
+            _look_up(found.resolver, make(found.contents), make, seen)
+    for part in resource.subresources():
+        _look_up(resolver.in_subresource(part), part, make, seen)
+
+
+def _multiple_of(
+    validator: Any, factor: float, value: Any, _: Any
+) -> Iterator[ValidationError]:
+    """Compare what was written: 19.99 is a multiple of 0.01, by doubles it is not."""
+    if not validator.is_type(value, "number"):
+        return
+    if Fraction(str(value)) % Fraction(str(factor)):
+        yield ValidationError(f"{value} is not a multiple of {factor}")
+
+
+def _told(what: str, error: Any) -> str:
+    where, why = what + error.json_path[1:], error.message
+    text = f"{_cut(where, _WHERE)}: {_cut(why, _WHY)}".removeprefix(": ")
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
