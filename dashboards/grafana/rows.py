@@ -389,6 +389,13 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             greatest("tpc_inbox_oldest_age_seconds", HERE, "participant"),
         ),
         Panel(
+            "Inbox: events, by answer",
+            "What producers sent. Known is a repeat; malformed and conflict are to be "
+            "mended where they come from.",
+            "ops",
+            rates("tpc_inbox_events_total", JOB, "answer", "{{answer}}"),
+        ),
+        Panel(
             "Prepared slots taken",
             "Of max_prepared_transactions. At 100 % every further prepare is refused.",
             "percentunit",

@@ -18,6 +18,7 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from support.branches import TRACE
 from support.databases import url
+from support.metrics import measured
 from werkzeug.test import TestResponse
 
 from tracing_2pc.core.access import MAY, TokenGate
@@ -25,7 +26,7 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.http.events import events_blueprint
 from tracing_2pc.inbox import Inbox, Offset
 
-__all__ = ["url"]
+__all__ = ["measured", "url"]
 
 NDJSON = "application/x-ndjson"
 SHOP, OTHER, JOB = (
@@ -262,6 +263,22 @@ def test_a_schema_that_is_wrong_ends_the_start(tmp_path, schema, said):
     with pytest.raises(ConfigurationError, match=re.escape(said)) as raised:
         Gateway(Inbox(f"sqlite:///{tmp_path}/inbox.db"), tmp_path, schema=schema)
     assert str(raised.value).isprintable()
+
+
+def test_events_are_counted_by_their_answers(gateway, inbox, measured):
+    """Those of admitted producers: of a request, each one."""
+    two = [event("a"), event("b")]
+    for body in (event("a"), two, [event("a", 2), event("c")], two * 2, "{"):
+        gateway.post(body)
+    gateway.post(event("d"), token=JOB)
+    inbox._flush._most = 0
+    gateway.post(two)
+    counts = {k: v for k, v in measured().items() if k.startswith("tpc_inbox_events")}
+    answers = {"stored": 2, "known": 1, "conflict": 2, "malformed": 2, "later": 2}
+    assert counts == {
+        f'tpc_inbox_events_total{{answer="{answer}"}}': count
+        for answer, count in answers.items()
+    }
 
 
 @pytest.mark.parametrize(

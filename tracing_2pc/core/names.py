@@ -208,6 +208,7 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "cause": tuple(CAUSES),
     "phase": ("prepare", "commit", "abort"),
     "result": ("ok", "refused", "unavailable"),
+    "answer": ("stored", "known", "conflict", "malformed", "later"),
     "state": ("active", "committing", "aborting", "quarantined"),
     "diagnosis": ("stuck", "orphaned", "decided_not_applied", "lost", "diverged"),
     "action": (
@@ -296,6 +297,13 @@ METRICS: Final[dict[str, Metric]] = {
         "gauge", "{event}", "events that the slowest reader has not committed yet"
     ),
     "tpc.inbox.oldest_age": Metric("gauge", "s", "age of the oldest of them"),
+    "tpc.inbox.events": Metric(
+        "counter",
+        "{event}",
+        "events that producers sent, and what each was answered; a request that cannot "
+        "be read counts as one",
+        ("answer",),
+    ),
     "tpc.prepared_slots.used": Metric(
         "gauge", "{transaction}", "prepared transactions of the database server"
     ),

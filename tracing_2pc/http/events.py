@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from flask import Blueprint, Request, Response, jsonify, request
+from flask import Blueprint, Request, Response, g, jsonify, request
 
 from tracing_2pc.core import content
 from tracing_2pc.core.access import Caller
@@ -22,6 +22,7 @@ from tracing_2pc.inbox.event import NewEvent, Stored
 from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
 from tracing_2pc.participant.json_lines import strict_json
 from tracing_2pc.participant.metrics import Measured
+from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.spans import set_status
 
 ACCEPTED: Final = 202
@@ -31,6 +32,9 @@ _MEMBERS: Final = {"id", "payload"}
 _BY_HEADER: Final = "Idempotency-Key"
 _ANYBODY: Final = "local"
 """The producer where no tokens are asked for."""
+
+_REFUSED: Final = dict.fromkeys((400, 411, 413, 415), "malformed")
+_ANSWERS: Final = {ACCEPTED: "known", 409: "conflict", **_REFUSED}
 
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\r\n"
@@ -118,12 +122,23 @@ class _Events(Views):
         with self.serving("events", "post events") as (caller, step):
             carrier = self.carrier()
             is_one, new = _read(request, self.form, carrier)
+            g.tpc_events = len(new)
             try:
                 stored = self.inbox.store(_producer(caller), new, self.also)
             except BusyError as error:
                 raise Problem(429, str(error), headers={"Retry-After": "1"}) from None
+            g.tpc_new = sum(one.is_new for one in stored)
             set_status(step, ACCEPTED, error=False)
             return _answer(stored, is_one=is_one)
+
+    def record(self, response: Response) -> Response:
+        if request.method == "POST" and g.get("tpc_admitted"):
+            sent, new = g.get("tpc_events", 1), g.get("tpc_new", 0)
+            answer = _ANSWERS.get(response.status_code, "later")
+            for name, count in (("stored", new), (answer, sent - new)):
+                if count:
+                    instruments.add("tpc.inbox.events", {"answer": name}, count)
+        return super().record(response)
 
     def health(self) -> Response:
         self.ready()
