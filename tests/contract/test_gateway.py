@@ -6,19 +6,28 @@ import importlib.resources
 import io
 import json
 import re
+import socket
+import threading
+import urllib.parse
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import urllib3
+import uvicorn
 import yaml
+from a2wsgi import WSGIMiddleware
+from fastapi import FastAPI
 from flask import Flask, Response, request
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from support.branches import TRACE
 from support.databases import url
 from support.metrics import measured
+from support.waiting import AT_LAST, PATIENT, until
 from werkzeug.test import TestResponse
 
 from tracing_2pc.core.access import MAY, TokenGate
@@ -336,3 +345,72 @@ def test_a_body_without_its_length_is_refused(gateway):
         "/events", content_type=kind, headers=headers, environ_overrides=chunked
     )
     assert answer.status_code == 411
+
+
+class Uvicorn:
+    """A FastAPI application in a thread: the gateway, and a route of its own."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        api = FastAPI()
+        api.get("/")(lambda: "here")
+        api.mount("/inbox", WSGIMiddleware(gateway.app, workers=32))
+        self.server = uvicorn.Server(uvicorn.Config(api, port=0, log_level="error"))
+        self.thread = threading.Thread(target=self.server.run)
+
+    def __enter__(self) -> str:
+        self.thread.start()
+        until(lambda: self.server.started)
+        host, port = self.server.servers[0].sockets[0].getsockname()
+        return f"http://{host}:{port}"
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_inside_of_a_fastapi_application(inbox, tmp_path, monkeypatch):
+    """Thirty-two clients share a flush there; while they wait other routes answer. A
+    body that is too large is refused, and of one that is cut short nothing is kept."""
+    gateway = Gateway(inbox, tmp_path, max_body_bytes=1_000)
+    waiting, may_store, store = (
+        threading.Event(),
+        threading.Event(),
+        inbox._flush._store,
+    )
+
+    def later(requests: Any) -> Any:
+        waiting.set()
+        assert may_store.wait(AT_LAST)
+        return store(requests)
+
+    monkeypatch.setattr(inbox._flush, "_store", later)
+    headers = {"Authorization": f"Bearer {SHOP}", "Content-Type": "application/json"}
+    with (
+        urllib3.PoolManager(maxsize=32, headers=headers, timeout=PATIENT) as http,
+        ThreadPoolExecutor(32) as clients,
+        Uvicorn(gateway) as address,
+    ):
+
+        def post(name: str, payload: Any = 1) -> int:
+            body = json.dumps(event(name, payload))
+            return http.request("POST", f"{address}/inbox/events", body=body).status
+
+        sent = [clients.submit(post, str(n % 16)) for n in range(32)]
+        assert waiting.wait(AT_LAST)
+        assert http.request("GET", address).json() == "here"
+        may_store.set()
+        assert {answer.result() for answer in sent} == {202}
+        assert post("long", LONG) == 413
+        split = urllib.parse.urlsplit(address)
+        with socket.create_connection((split.hostname, split.port)) as cut:
+            lines = [f"{name}: {value}" for name, value in headers.items()]
+            head = ["POST /inbox/events HTTP/1.1", "Host: x", *lines]
+            text = "\r\n".join(
+                [*head, "Content-Length: 99", "", json.dumps(event("cut"))]
+            )
+            cut.sendall(text.encode())
+        assert post("last") == 202
+    assert sorted(name for _, name, _ in gateway.kept()) == sorted(
+        [*map(str, range(16)), "last"]
+    )
