@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
 import io
 import json
 import re
+import resource
 import socket
 import threading
 import urllib.parse
@@ -313,6 +315,46 @@ def test_it_says_whether_it_is_up(gateway, inbox, monkeypatch):
     assert [answer.status_code for answer in answers] == [503, 503]
     assert [answer.headers["Retry-After"] for answer in answers] == ["1", "1"]
     assert gateway.client.get("/health/live").status_code == 200
+
+
+@contextlib.contextmanager
+def full_disk(inbox: Inbox) -> Iterator[None]:
+    """Let an inbox's disk be full: a file cannot grow, a server says so."""
+    if inbox.address.startswith("sqlite"):
+        path = Path(str(inbox._database.url.database))
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        full = path.with_name(path.name + "-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
+        yield
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        return
+    trigger = "no_room BEFORE INSERT ON events_tpc_event"
+    with inbox._database.durable() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE disk_full USING MESSAGE = 'disk'; END $$"
+        )
+        call = f"CREATE TRIGGER {trigger} EXECUTE FUNCTION full_disk()"
+        connection.exec_driver_sql(call)
+    yield
+    with inbox._database.durable() as connection:
+        connection.exec_driver_sql("DROP FUNCTION full_disk CASCADE")
+
+
+def test_a_full_disk(gateway, inbox, caplog):
+    """503, and to be sent again: nothing of it is kept. Who does when there is room has
+    it once. The log says why; the answer tells no address."""
+    gateway.post(event("before"))
+    two = [event("a", LONG[:300]), event("b", LONG[:300])]
+    with full_disk(inbox):
+        answers = [gateway.post(two), gateway.post(two)]
+    for answer in answers:
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        assert "sql" not in answer.text
+    assert "disk" in caplog.text.lower()
+    assert [name for _, name, _ in gateway.kept()] == ["before"]
+    positions = [one["position"] for one in gateway.post(two).json["events"]]
+    assert positions == [2, 3]
 
 
 def test_too_many_waiting_are_refused(url, tmp_path):

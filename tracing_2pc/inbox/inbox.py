@@ -215,7 +215,8 @@ class Inbox:
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         def unanswered(why: str) -> RefusalError:
-            detail = f"nobody knows whether it was stored: send it again ({why})"
+            logger.warning("inbox: a commit was not answered: %s", why)
+            detail = "nobody knows whether it was stored: send it again"
             return RefusalError(Refusal.NOT_NOW, detail)
 
         with self._database.durable(unanswered=unanswered) as connection:
