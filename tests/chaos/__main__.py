@@ -9,7 +9,9 @@ import sys
 import time
 from collections import Counter
 
+from chaos.inbox import Events
 from chaos.rounds import run
+from chaos.world import World
 
 
 def main() -> int:
@@ -17,6 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--events", action="store_true", help="by way of an inbox")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop all, as Ctrl-C
     started = time.monotonic()
@@ -26,7 +29,8 @@ def main() -> int:
         sys.stdout.flush()
 
     tell(f"seed {chosen.seed}")
-    results = run(chosen.minutes, chosen.seed, tell)
+    make = Events if chosen.events else World
+    results = run(chosen.minutes, chosen.seed, tell, make)
     deeds = sum((result.deeds for result in results), Counter[str]())
     batches = sum(result.batches for result in results)
     tell(f"{len(results)} rounds, {batches} batches committed, {deeds.total()} deeds")

@@ -11,7 +11,7 @@ from typing import Final
 
 from support.programs import descendants
 
-from chaos.world import World
+from chaos.world import Place, World
 from participants.processes import Process
 
 _PAUSES: Final = (0.3, 2.0, 12.0)
@@ -30,7 +30,7 @@ class Deeds:
         chance: what is picked; moments are chance in any case.
     """
 
-    def __init__(self, world: World, chance: random.Random) -> None:
+    def __init__(self, world: Place, chance: random.Random) -> None:
         self._world = world
         self._chance = chance
 
@@ -49,9 +49,9 @@ class Deeds:
             (4, self._worker_of_a_service),
             (2, self._session),
             (1, self._server),
-            (1, self._rival),
-            (3, self._recovery),
         ]
+        if isinstance(self._world, World):
+            deeds += [(1, self._rival), (3, self._recovery)]
         weights, names = zip(*deeds, strict=True)
         (deed,) = self._chance.choices(names, weights)
         return deed()
@@ -70,9 +70,9 @@ class Deeds:
         return self._hit(f"JVM of {name}", self._below(name, "java"))
 
     def _python_worker(self) -> str:
-        """Hit the daemon that forks the tasks' Python, or one of those."""
+        """Hit the daemon that forks the tasks' Python, one of those, or a source."""
         name = self._chance.choice(list(self._world.drivers))
-        return self._hit(f"worker of {name}", self._below(name, "pyspark.daemon"))
+        return self._hit(f"worker of {name}", self._below(name, "-m pyspark."))
 
     def _service(self) -> str:
         service = self._chance.choice(list(self._world.services.values()))
@@ -95,11 +95,13 @@ class Deeds:
         return "kill PostgreSQL"
 
     def _rival(self) -> str:
+        assert isinstance(self._world, World)
         self._world.start_rival()
         return "a second driver"
 
     def _recovery(self) -> str:
         """Run a recovery; hit one that runs."""
+        assert isinstance(self._world, World)
         if self._world.recovery.alive():
             return self._hit("recovery", _itself(self._world.recovery))
         self._world.start_recovery()

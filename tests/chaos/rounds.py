@@ -6,22 +6,19 @@ import dataclasses
 import random
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from support import memory
 from support.postgres import postgresql
 from support.waiting import AT_LAST, PAUSE
 
 from chaos.deeds import Deeds
-from chaos.world import World
-from participants import flights
-
-_DAYS: Final = len(flights.DAYS)
+from chaos.world import Place, World
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,25 +40,36 @@ class Result:
     kept: Path
 
 
-def run(minutes: float, seed: int, tell: Callable[[str], None]) -> list[Result]:
+Make = Callable[[Path, str], Place]
+"""Makes a world in a folder, at a server."""
+
+
+def run(
+    minutes: float, seed: int, tell: Callable[[str], None], make: Make = World
+) -> list[Result]:
     """Kill for so many minutes, in one round after the other; each comes to its end."""
     chance = random.Random(seed)
     results: list[Result] = []
     while minutes > 0 and not (results and results[-1].faults):
-        results.append(_round(minutes, chance, tell))
+        results.append(one_round(minutes, chance, tell, make))
         minutes -= results[-1].minutes
     return results
 
 
-def _round(
-    minutes: float, chance: random.Random, tell: Callable[[str], None]
+def one_round(
+    minutes: float,
+    chance: random.Random,
+    tell: Callable[[str], None],
+    make: Make,
+    most: int = sys.maxsize,
 ) -> Result:
+    """Kill for so many minutes, or so often, and judge."""
     folder = Path(tempfile.mkdtemp(prefix="tpc-chaos-", dir=memory.folder()))
     started = time.monotonic()
     with postgresql(memory.folder()) as url:
-        world = World(folder, url)
+        world = make(folder, url)
         with world.running():
-            deeds = _stir(world, Deeds(world, chance), minutes, tell)
+            deeds = _stir(world, Deeds(world, chance), minutes, tell, most)
             tell("nobody is killed any more: waiting for the end")
             faults = _faults(world)
             result = Result(
@@ -77,13 +85,19 @@ def _round(
 
 
 def _stir(
-    world: World, deeds: Deeds, minutes: float, tell: Callable[[str], None]
+    world: Place,
+    deeds: Deeds,
+    minutes: float,
+    tell: Callable[[str], None],
+    most: int,
 ) -> Counter[str]:
     """Kill and pause from the first commit on, until time or the source is over."""
     done: Counter[str] = Counter()
     _run(world, AT_LAST, past=0)
     end = time.monotonic() + 60 * minutes
-    while (left := end - time.monotonic()) > 0 and world.committed() < _DAYS:
+    while (left := end - time.monotonic()) > 0 and world.committed() < world.most:
+        if done.total() >= most:
+            break
         patience, seconds = deeds.moment()
         _run(world, min(patience, left), past=world.committed())
         _run(world, min(seconds, left))
@@ -93,7 +107,7 @@ def _stir(
     return done
 
 
-def _run(world: World, seconds: float, past: int = _DAYS) -> None:
+def _run(world: Place, seconds: float, past: int = sys.maxsize) -> None:
     """Let a world run for so long, or until more batches are committed than that."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and world.committed() <= past:
@@ -101,11 +115,10 @@ def _run(world: World, seconds: float, past: int = _DAYS) -> None:
         time.sleep(PAUSE)
 
 
-def _faults(world: World) -> tuple[str, ...]:
+def _faults(world: Place) -> tuple[str, ...]:
     """Bring a round to its end; say what is lost, doubled, wrong, split or stuck."""
     try:
         world.settle()
     except TimeoutError as error:
         return (f"stuck: {error}",)
-    verdict = world.judge()
-    return () if verdict.good else (*verdict.lines(), *verdict.notes)
+    return world.faults()

@@ -1,10 +1,14 @@
-"""A minute of it; `make chaos MINUTES=30` is more."""
+"""A minute of it, and some kills; `make chaos MINUTES=30` is more."""
 
 from __future__ import annotations
 
-import pytest
+import random
 
-from chaos.rounds import run
+import pytest
+from support.waiting import AT_LAST
+
+from chaos.inbox import Events
+from chaos.rounds import one_round, run
 
 
 @pytest.mark.ci
@@ -17,3 +21,15 @@ def test_a_minute_of_kills_costs_nothing():
     assert not faults, "\n".join([*lines, *faults])
     assert sum(result.deeds.total() for result in results) > 0
     assert sum(result.batches for result in results) > 0
+
+
+@pytest.mark.ci
+@pytest.mark.spark
+def test_each_event_that_was_taken_is_in_the_ledger_once():
+    """Whichever of gateway, job, ledger and database is killed or paused; 32 clients
+    post meanwhile, each until it is told 202, and some once more."""
+    lines: list[str] = []
+    chance = random.Random(2026)
+    result = one_round(AT_LAST / 60, chance, lines.append, Events, most=5)
+    assert not result.faults, "\n".join([*lines, *result.faults])
+    assert result.deeds.total() == 5

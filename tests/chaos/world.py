@@ -1,4 +1,4 @@
-"""One round: the demo's processes, what becomes of them, and how it must end."""
+"""One round: processes, what becomes of them, and how it must end; the demo's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.waiting import AT_LAST, PAUSE, until
 
 from participants import flights
 from participants.demo import Demo
-from participants.oracle import Verdict, judge
+from participants.oracle import judge
 from participants.processes import Process, Service, answers, stopping
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.store import open_log
@@ -39,61 +39,52 @@ _SETTINGS: Final = {
 }
 
 
-class World:
-    """All processes of a round. `tend` starts again what has ended.
+class Place:
+    """A PostgreSQL that is ours alone, what runs beside it, and who is paused.
+
+    `tend` starts again what has ended.
 
     Args:
-        folder: where everything is kept.
-        url: of the first database of a PostgreSQL that is ours alone.
+        url: of the server's first database.
+        log: URL of the decision log.
+        application: whose batches count.
     """
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self._databases = {name: _made(url, name) for name in _NAMES}
-        ledger, notifier, log = self._databases.values()
-        self._folder = folder
-        self._demo = Demo.prepare(folder, ledger, notifier)
-        self._demo.log.close()
+    most = sys.maxsize
+    """Batches after which there is nothing to do any more."""
+
+    def __init__(self, url: str, log: str, application: str) -> None:
+        self.services: dict[str, Service] = {}
+        self.drivers: dict[str, Process] = {}
+        self._application = application
+        self._committed = self._starts = 0
         self._log = open_log(log)
-        self._committed = self._fed = self._starts = 0
         self._settings = {**_SETTINGS, "DEMO_LOG": log}
-        self.services: dict[str, Service] = {s.name: s for s in self._demo.services}
-        self.drivers = {"job": self._demo.job, "rival": copy.copy(self._demo.job)}
-        self.recovery = _recovery(self._demo, log)
         self._resting: dict[int, threading.Timer] = {}
         self._server = _server(url)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run the round; at its end nothing of it runs any more."""
-        everything = (*self.services.values(), *self.drivers.values(), self.recovery)
+        everything = (*self.services.values(), *self.beside())
         with contextlib.closing(self._log), stopping(*everything):
             try:
                 yield
             finally:
                 self.wake()
-                for process in (*self.drivers.values(), self.recovery):
-                    process.kill()
+                self._kill_drivers()
+
+    def beside(self) -> tuple[Process, ...]:
+        """Return what runs beside the services."""
+        return tuple(self.drivers.values())
 
     # --- while it is killed --------------------------------------------------------
 
     def tend(self) -> None:
-        """Start again what has ended, feed the job."""
+        """Start again what has ended."""
         self._tend_services()
-        if self._fed < min(self.committed() + _AHEAD, len(flights.DAYS)):
-            self._fed += 1
-            flights.feed(self._folder / "in", [self._fed])
         if not self.drivers["job"].alive():
             self._start("job")
-
-    def start_rival(self) -> None:
-        """Start a second driver on the same checkpoint; nobody starts it again."""
-        if not self.drivers["rival"].alive():
-            self._start("rival")
-
-    def start_recovery(self) -> None:
-        """Run `tracing-2pc recover` beside whatever lives."""
-        if not self.recovery.alive():
-            self.recovery.start()
 
     def pause(self, pid: int, seconds: float) -> None:
         """Stop a process for so long; a session may be the one that we wait for."""
@@ -142,21 +133,21 @@ class World:
     def committed(self) -> int:
         """Count committed batches, by the log; as it last said, while it is down."""
         with contextlib.suppress(DecisionLogError):
-            self._committed = count_committed(self._log, flights.APPLICATION)
+            self._committed = count_committed(self._log, self._application)
         return self._committed
 
     # --- afterwards ----------------------------------------------------------------
 
     def settle(self) -> None:
-        """Kill nobody any more: stream what is left, and recover, until all is done.
+        """Kill nobody any more: stream what is left until all is done.
 
         Raises:
             TimeoutError: something is stuck.
         """
         self.wake()
-        for process in (*self.drivers.values(), self.recovery):
-            process.kill()
+        self._kill_drivers()
         until(self._answer)
+        self._no_more()
         moved, known = time.monotonic(), -1
         job = self.drivers["job"]
         self._start("job", DEMO_EVERY=None)
@@ -165,8 +156,71 @@ class World:
                 self._start("job", DEMO_EVERY=None)
             if (done := self.committed()) != known:
                 moved, known = time.monotonic(), done
-            _check(moved, f"{known} batches of {self._fed}, then:\n{job.tail()}")
+            _check(moved, f"{known} batches, then:\n{job.tail()}")
             time.sleep(PAUSE)
+
+    def _no_more(self) -> None:
+        """Let nothing come that the last job would not find."""
+
+    def _kill_drivers(self) -> None:
+        for process in self.beside():
+            process.kill()
+
+    def faults(self) -> tuple[str, ...]:
+        """Compare what is there with what must be; empty is good."""
+        raise NotImplementedError
+
+
+class World(Place):
+    """All processes of a round of the demo.
+
+    Args:
+        folder: where everything is kept.
+        url: of the first database of a PostgreSQL that is ours alone.
+    """
+
+    most = len(flights.DAYS)
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._databases = {name: made(url, name) for name in _NAMES}
+        ledger, notifier, log = self._databases.values()
+        super().__init__(url, log, flights.APPLICATION)
+        self._folder = folder
+        self._demo = Demo.prepare(folder, ledger, notifier)
+        self._demo.log.close()
+        self._fed = 0
+        self.services = {s.name: s for s in self._demo.services}
+        self.drivers = {"job": self._demo.job, "rival": copy.copy(self._demo.job)}
+        self.recovery = _recovery(self._demo, log)
+
+    def beside(self) -> tuple[Process, ...]:
+        """Return what runs beside the services."""
+        return (*super().beside(), self.recovery)
+
+    def tend(self) -> None:
+        """Start again what has ended, feed the job."""
+        if self._fed < min(self.committed() + _AHEAD, len(flights.DAYS)):
+            self._fed += 1
+            flights.feed(self._folder / "in", [self._fed])
+        super().tend()
+
+    def start_rival(self) -> None:
+        """Start a second driver on the same checkpoint; nobody starts it again."""
+        if not self.drivers["rival"].alive():
+            self._start("rival")
+
+    def start_recovery(self) -> None:
+        """Run `tracing-2pc recover` beside whatever lives."""
+        if not self.recovery.alive():
+            self.recovery.start()
+
+    def settle(self) -> None:
+        """Stream what is left, and recover, until all is done.
+
+        Raises:
+            TimeoutError: something is stuck.
+        """
+        super().settle()
         moved = time.monotonic()
         while sum(left := self.left()):
             _check(moved, f"transactions, branches, requests that are left: {left}")
@@ -179,10 +233,11 @@ class World:
         places = open_ends.Places(self._folder, self._databases["log"], names, "", "")
         return open_ends.open_work(places)
 
-    def judge(self) -> Verdict:
+    def faults(self) -> tuple[str, ...]:
         """Compare what is there with the source."""
         partner = self._demo.partner.url
-        return judge(self._databases["ledger"], partner, range(1, self._fed + 1))
+        verdict = judge(self._databases["ledger"], partner, range(1, self._fed + 1))
+        return () if verdict.good else (*verdict.lines(), *verdict.notes)
 
 
 def _go_on(pid: int) -> None:
@@ -190,7 +245,8 @@ def _go_on(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def _made(url: str, name: str) -> str:
+def made(url: str, name: str) -> str:
+    """Make a database; return its URL."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return named(url, name).replace("postgresql:", "postgresql+psycopg:")
