@@ -18,9 +18,9 @@ from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.http.views import Views, gate_of, open_or_warn
-from tracing_2pc.inbox.event import NewEvent, Stored
+from tracing_2pc.inbox.event import NewEvent, Stored, digest_of, exact
 from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
-from tracing_2pc.participant.json_lines import strict_json
+from tracing_2pc.participant.json_lines import strict_decoder, strict_json
 from tracing_2pc.participant.metrics import Measured
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.spans import set_status
@@ -36,7 +36,7 @@ _ANYBODY: Final = "local"
 _REFUSED: Final = dict.fromkeys((400, 411, 413, 415), "malformed")
 _ANSWERS: Final = {ACCEPTED: "known", 409: "conflict", **_REFUSED}
 
-_DECODER: Final = json.JSONDecoder()
+_EXACT: Final = strict_decoder(exact)
 _SPACE: Final = " \t\r\n"
 
 
@@ -87,9 +87,12 @@ def events_blueprint(
     return views.blueprint()
 
 
-def _check_of(schema: Mapping[str, Any] | None) -> Callable[[Any], None]:
+_Check = Callable[[Any], None] | None
+
+
+def _check_of(schema: Mapping[str, Any] | None) -> _Check:
     if schema is None:
-        return lambda _: None
+        return None
     from tracing_2pc.http.payloads import payload_check  # an extra
 
     return payload_check(schema)
@@ -101,7 +104,7 @@ class _Form:
 
     max_body_bytes: int
     max_events: int
-    check: Callable[[Any], None]
+    check: _Check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,27 +208,26 @@ def _document(text: bytes) -> tuple[bool, Iterator[tuple[str, bytes]]]:
 
 
 def _event(
-    where: str,
-    text: bytes,
-    key: str | None,
-    carrier: Carrier,
-    check: Callable[[Any], None],
+    where: str, text: bytes, key: str | None, carrier: Carrier, check: _Check
 ) -> NewEvent:
-    item = _strict(where, text)
-    if not isinstance(item, dict):
-        raise Problem(400, f"{where}expected an object with id and payload")
+    try:
+        item = _members(text.decode())
+    except (ValueError, IndexError, RecursionError):
+        _strict(where, text)
+        raise Problem(400, f"{where}expected an object with id and payload") from None
     if unknown := sorted(item.keys() - _MEMBERS):
         detail = f"{where}{unknown[0][:40]!r} is no member of an event: id, payload"
         raise Problem(400, detail)
     if "payload" not in item:
         raise Problem(400, f"{where}payload is missing")
-    name = item.get("id", key)
+    name, _ = item.get("id", (key, ""))
     if not isinstance(name, str):
         raise Problem(400, f"{where}id: expected a text, in the body or {_BY_HEADER}")
-    body = _members(text.decode())["payload"]
+    content, body = item["payload"]
     try:
-        check(item["payload"])
-        return NewEvent(name, body, carrier)
+        if check is not None:
+            check(json.loads(body))
+        return NewEvent(name, body, carrier, digest_of(content))
     except MalformedError as error:
         raise Problem(400, f"{where}{error}") from None
 
@@ -240,15 +242,27 @@ def _strict(where: str, text: bytes) -> Any:
         raise Problem(400, f"{where}{why}") from None
 
 
-def _members(text: str) -> Mapping[str, str]:
-    """Return an object's members as they are written: numbers keep their digits."""
-    found, at = {}, _skip(text, _skip(text, 0) + 1)
-    while text[at] != "}":
-        name, at = _DECODER.raw_decode(text, at)
-        first = _skip(text, _skip(text, at) + 1)
-        _, at = _DECODER.raw_decode(text, first)
-        found[name] = text[first:at]
-        at = _after_comma(text, at)
+def _members(text: str) -> Mapping[str, tuple[Any, str]]:
+    """Read an object strictly: each member's content, and how it is written.
+
+    Raises:
+        ValueError, IndexError, RecursionError: it is none.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    at = _skip(text, _past(text, 0, "{"))
+    more = text[at] != "}"
+    while more:
+        name, at = _EXACT.raw_decode(text, at)
+        if not isinstance(name, str) or name in found:
+            raise ValueError
+        first = _skip(text, _past(text, at, ":"))
+        content, at = _EXACT.raw_decode(text, first)
+        found[name] = content, text[first:at]
+        at = _skip(text, at)
+        if more := text[at] == ",":
+            at = _skip(text, at + 1)
+    if text[_past(text, at, "}") :].strip(_SPACE):
+        raise ValueError
     return found
 
 
@@ -257,14 +271,17 @@ def _items(text: str) -> Iterator[str]:
     at = _skip(text, _skip(text, 0) + 1)
     while text[at] != "]":
         first = at
-        _, at = _DECODER.raw_decode(text, first)
+        _, at = _EXACT.raw_decode(text, first)
         yield text[first:at]
-        at = _after_comma(text, at)
+        at = _skip(text, at)
+        at = _skip(text, at + 1) if text[at] == "," else at
 
 
-def _after_comma(text: str, at: int) -> int:
+def _past(text: str, at: int, sign: str) -> int:
     at = _skip(text, at)
-    return _skip(text, at + 1) if text[at] == "," else at
+    if text[at] != sign:
+        raise ValueError
+    return at + 1
 
 
 def _skip(text: str, at: int) -> int:

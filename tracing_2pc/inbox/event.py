@@ -6,7 +6,7 @@ import dataclasses
 import decimal
 import hashlib
 import json
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tracing_2pc.core.errors import MalformedError
 from tracing_2pc.core.model import Carrier
@@ -26,6 +26,8 @@ class NewEvent:
         id: unique among those of its producer.
         body: JSON; kept as it was written.
         carrier: the trace context that it came with.
+        digest: SHA-256 of the content, to which order of keys and space do not count;
+            `digest_of` makes it. By default the body is read for it.
 
     Raises:
         MalformedError: an id that is empty, too long, or has characters beyond print;
@@ -35,15 +37,16 @@ class NewEvent:
     id: str
     body: str
     carrier: Carrier = dataclasses.field(default_factory=Carrier)
-    digest: str = dataclasses.field(init=False)
-    """SHA-256 of the content, to which order of keys and space do not count."""
+    digest: str = ""
 
     def __post_init__(self) -> None:
         if not (0 < len(self.id) <= MAX_ID and self.id.isprintable()):
             raise MalformedError(f"id: expected 1 to {MAX_ID} printable characters")
+        if self.digest:
+            return
         try:
             self.body.encode()
-            digest = _digest_of(self.body)
+            digest = digest_of(_EXACT.decode(self.body))
         except (ValueError, RecursionError):
             raise MalformedError(f"event {self.id!r}: the body is no JSON") from None
         object.__setattr__(self, "digest", digest)
@@ -96,20 +99,28 @@ class Event:
     carrier: Carrier
 
 
-def _digest_of(body: str) -> str:
-    content = json.loads(body, parse_float=_exact)
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+def digest_of(content: Any) -> str:
+    """Return the digest of what was read with `exact` for its numbers."""
+    return hashlib.sha256(_CANONICAL.encode(content).encode()).hexdigest()
 
 
-def _exact(text: str) -> int | dict[str, str]:
+def exact(text: str) -> int | dict[str, str]:
     """Read a number with all of its digits, of which a double would lose some."""
-    sign, digits, exponent = decimal.Decimal(text).as_tuple()
-    every = "".join(map(str, digits))
+    whole, _, fraction = text.partition(".")
+    if fraction.isdigit():
+        sign, exponent = int(whole.startswith("-")), -len(fraction)
+        every = (whole.lstrip("-") + fraction).lstrip("0") or "0"
+    else:
+        sign, digits, power_of_ten = decimal.Decimal(text).as_tuple()
+        every, exponent = "".join(map(str, digits)), int(power_of_ten)
     number = every.rstrip("0") or "0"
-    power = int(exponent) + len(every) - len(number)
+    power = exponent + len(every) - len(number)
     if number == "0":
         return 0
     if 0 <= power < _MOST_ZEROS:
         return int(f"{'-' * sign}{number}{'0' * power}")
     return {"\0number": f"{sign} {number} {power}"}
+
+
+_EXACT: Final = json.JSONDecoder(parse_float=exact)
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

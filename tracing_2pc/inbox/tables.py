@@ -18,12 +18,10 @@ from sqlalchemy import Connection
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import carrier_from_json
 from tracing_2pc.inbox.event import MAX_ID, Event, NewEvent, Offset
+from tracing_2pc.store.engines.writes import join_writes
 
 VERSION: Final = 1
 MAX_NAME: Final = 40
-
-_TOGETHER: Final = 500
-"""Ids that one statement asks for."""
 
 PORTION: Final = 2_000
 """Rows that one transaction deletes."""
@@ -83,6 +81,24 @@ class InboxTables:
             sa.Column("position", sa.BigInteger, nullable=False),
         )
 
+        self._lock = sa.select(self.head.c.position).with_for_update()
+        c, ids = self.key.c, sa.bindparam("ids", type_=sa.Text)
+        listed = sa.select(sa.func.json_array_elements_text(_as_json(ids)))
+        array = sa.func.array(listed.scalar_subquery())
+        items = sa.select(sa.column("value", sa.Text)).select_from(
+            sa.func.json_each(ids)
+        )
+        asked = sa.select(c.id, c.digest, c.position)
+        asked = asked.where(c.producer == sa.bindparam("of"))
+        self._known = {
+            "postgresql": asked.where(c.id == sa.func.any(array)),
+            "sqlite": asked.where(c.id.in_(items)),
+        }
+        key = _insert_json(self.key, "keys")
+        event = _insert_json(self.event, "events")
+        head = self.head.update().values(position=sa.bindparam("last"))
+        (self._add_together,) = join_writes("postgresql", key, head, event)
+
     def _add(self, suffix: str, *columns: sa.Column[Any]) -> sa.Table:
         return sa.Table(f"{self.name}_tpc_{suffix}", self.metadata, *columns)
 
@@ -115,20 +131,15 @@ class InboxTables:
 
     def lock_head(self, connection: Connection) -> int:
         """Let nobody else add events until the commit; return the last position."""
-        locked = sa.select(self.head.c.position).with_for_update()
-        return int(connection.execute(locked).scalar_one())
+        return int(connection.execute(self._lock).scalar_one())
 
     def known(
         self, connection: Connection, producer: str, ids: Collection[str]
     ) -> dict[Key, tuple[str, int]]:
         """Return digest and position of those ids of a producer that are there."""
-        c, found, wanted = self.key.c, dict[Key, tuple[str, int]](), list(ids)
-        asked = sa.select(c.id, c.digest, c.position).where(c.producer == producer)
-        for first in range(0, len(wanted), _TOGETHER):
-            some = asked.where(c.id.in_(wanted[first : first + _TOGETHER]))
-            for row in connection.execute(some):
-                found[producer, row.id] = row.digest, row.position
-        return found
+        values = {"of": producer, "ids": _json(list(ids))}
+        rows = connection.execute(self._known[connection.dialect.name], values)
+        return {(producer, id_): (digest, at) for id_, digest, at in rows}
 
     def add(
         self,
@@ -138,22 +149,21 @@ class InboxTables:
         events: Sequence[tuple[int, str, NewEvent]],
     ) -> None:
         """Add events, by position and producer, and put the head to the last one."""
-        rows = [
-            {
-                "position": position,
-                "producer": producer,
-                "id": event.id,
-                "body": event.body,
-                "digest": event.digest,
-                "carrier": json.dumps(event.carrier),
-                "at": at,
-            }
-            for position, producer, event in events
-        ]
-        for table in (self.key, self.event):
-            names = table.c.keys()
-            inserted = table.insert().values({n: sa.bindparam(n) for n in names})
-            connection.execute(inserted, [{n: row[n] for n in names} for row in rows])
+        carriers: dict[int, str] = {}  # a request's events share one
+        keys, kept = [], []
+        for position, producer, event in events:
+            named = {"position": position, "producer": producer, "id": event.id}
+            keys.append({**named, "digest": event.digest})
+            which = id(event.carrier)
+            if which not in carriers:
+                carriers[which] = _json(event.carrier)
+            kept.append({**named, "body": event.body, "carrier": carriers[which]})
+        if connection.dialect.name == "postgresql":
+            values = {"keys": _json(keys), "events": _json(kept)}
+            connection.execute(self._add_together, {**values, "on": at, "last": last})
+            return
+        for table, rows in ((self.key, keys), (self.event, kept)):
+            connection.execute(table.insert(), [{**row, "at": at} for row in rows])
         connection.execute(self.head.update().values(position=last))
 
     # --- reading ---------------------------------------------------------------------
@@ -281,3 +291,21 @@ class InboxTables:
         c = self.passed.c
         newest = sa.select(sa.func.max(c.at)).where(c.at <= before).scalar_subquery()
         connection.execute(self.passed.delete().where(c.at < newest))
+
+
+def _as_json(text: sa.BindParameter[str]) -> sa.Cast[Any]:
+    return sa.cast(text, sa.JSON)
+
+
+def _insert_json(table: sa.Table, parameter: str) -> sa.Insert:
+    """Return what inserts a JSON list of rows: one statement for a thousand."""
+    given = [sa.column(c.name, c.type) for c in table.c if c.name != "at"]
+    listed = sa.func.json_to_recordset(_as_json(sa.bindparam(parameter, type_=sa.Text)))
+    rows = listed.table_valued(*given).render_derived(name="rows", with_types=True)
+    values = [rows.c[c.name] for c in given]
+    at = sa.bindparam("on", type_=sa.Float(53))
+    names = [*(c.name for c in given), "at"]
+    return table.insert().from_select(names, sa.select(*values, at))
+
+
+_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

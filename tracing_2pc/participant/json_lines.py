@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Final
 
 import pyarrow as pa
@@ -94,19 +94,25 @@ def strict_json(text: bytes) -> Any:
         ValueError: a key is given twice, a number is none or infinite, it is nested
             bottomlessly, or it is not JSON at all.
     """
+    try:
+        return _STRICT.decode(text.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def strict_decoder(read: Callable[[str], Any] | None = None) -> json.JSONDecoder:
+    """Return what reads as strictly, and numbers with a fraction by `read`."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
 
-    try:
-        return json.loads(
-            text.decode("utf-8"),
-            object_pairs_hook=_strict_object,
-            parse_constant=refuse,
-            parse_float=_finite,
-        )
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    def number(text: str) -> Any:
+        finite = _finite(text)
+        return finite if read is None else read(text)
+
+    return json.JSONDecoder(
+        object_pairs_hook=_strict_object, parse_constant=refuse, parse_float=number
+    )
 
 
 def _finite(text: str) -> float:
@@ -120,6 +126,9 @@ def _strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(item) != len(pairs):
         raise ValueError("a key is given twice")
     return item
+
+
+_STRICT: Final = strict_decoder()
 
 
 def _record(line: bytes, number: int) -> dict[str, Any]:
