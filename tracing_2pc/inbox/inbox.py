@@ -183,8 +183,7 @@ class Inbox:
     def _store_together(self, requests: list[Sequence[_Request]]) -> list[_Answer]:
         try:
             with self._writing() as connection:
-                last = self._tables.lock_head(connection)
-                answers, _ = self._add(connection, last, requests)
+                answers, _ = self._add(connection, requests)
         except sa.exc.DataError:
             # A text that this database lacks: only who brought it is told.
             if len(requests) == 1:
@@ -204,8 +203,7 @@ class Inbox:
     ) -> list[Stored]:
         request = [(producer, event) for event in events]
         with self._writing() as connection:
-            last = self._tables.lock_head(connection)
-            (answer,), added = self._add(connection, last, [request])
+            (answer,), added = self._add(connection, [request])
             if isinstance(answer, RefusalError):
                 raise answer
             if added:
@@ -219,22 +217,29 @@ class Inbox:
             detail = "nobody knows whether it was stored: send it again"
             return RefusalError(Refusal.NOT_NOW, detail)
 
-        with self._database.durable(unanswered=unanswered) as connection:
+        # With BEGIN, in PostgreSQL; SQLite's has the lock already.
+        is_server = self._database.url.get_backend_name() == "postgresql"
+        lock = (self._tables.locked_position,) if is_server else ()
+        with self._database.durable(*lock, unanswered=unanswered) as connection:
             yield connection
             failpoint("inbox.before_commit")
         failpoint("inbox.after_commit")
 
     def _add(
-        self, connection: Connection, last: int, requests: list[Sequence[_Request]]
+        self, connection: Connection, requests: list[Sequence[_Request]]
     ) -> tuple[list[_Answer], list[NewEvent]]:
-        """Add what is new; each request has its answer, and none fails another."""
+        """Add what is new; each request has its answer, and none fails another.
+
+        The transaction holds the head.
+        """
         ids: dict[str, dict[str, None]] = {}
         for request in requests:
             for producer, event in request:
                 ids.setdefault(producer, {})[event.id] = None
-        known: dict[Key, tuple[str, int]] = {}
+        known, last = dict[Key, tuple[str, int]](), 0
         for producer, wanted in ids.items():
-            known |= self._tables.known(connection, producer, wanted)
+            last, found = self._tables.known(connection, producer, wanted)
+            known |= found
         added: list[tuple[int, str, NewEvent]] = []
         answers: list[_Answer] = []
         for request in requests:

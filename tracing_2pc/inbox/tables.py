@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.dialects import postgresql
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import carrier_from_json
@@ -88,12 +89,17 @@ class InboxTables:
         items = sa.select(sa.column("value", sa.Text)).select_from(
             sa.func.json_each(ids)
         )
-        asked = sa.select(c.id, c.digest, c.position)
-        asked = asked.where(c.producer == sa.bindparam("of"))
+        asked = sa.select(self.head.c.position, c.id, c.digest, c.position)
+        of = c.producer == sa.bindparam("of")
         self._known = {
-            "postgresql": asked.where(c.id == sa.func.any(array)),
-            "sqlite": asked.where(c.id.in_(items)),
+            name: asked.select_from(self.head.outerjoin(self.key, of & among))
+            for name, among in (
+                ("postgresql", c.id == sa.func.any(array)),
+                ("sqlite", c.id.in_(items)),
+            )
         }
+        dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+        self.locked_position = f"({self._lock.compile(dialect=dialect)})"
         key = _insert_json(self.key, "keys")
         event = _insert_json(self.event, "events")
         head = self.head.update().values(position=sa.bindparam("last"))
@@ -135,11 +141,20 @@ class InboxTables:
 
     def known(
         self, connection: Connection, producer: str, ids: Collection[str]
-    ) -> dict[Key, tuple[str, int]]:
-        """Return digest and position of those ids of a producer that are there."""
+    ) -> tuple[int, dict[Key, tuple[str, int]]]:
+        """Return the last position, and what of these ids of a producer is there.
+
+        That is digest and position of each.
+        """
         values = {"of": producer, "ids": _json(list(ids))}
-        rows = connection.execute(self._known[connection.dialect.name], values)
-        return {(producer, id_): (digest, at) for id_, digest, at in rows}
+        asked = self._known[connection.dialect.name]
+        rows = connection.execute(asked, values).all()
+        found = {
+            (producer, id_): (digest, at)
+            for _, id_, digest, at in rows
+            if id_ is not None
+        }
+        return rows[0][0], found
 
     def add(
         self,
