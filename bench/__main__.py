@@ -14,7 +14,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import backends, deco, growth, kafka, micro_batches, peers, report, results
+from bench import (
+    backends,
+    deco,
+    growth,
+    ingest,
+    kafka,
+    micro_batches,
+    peers,
+    report,
+    results,
+)
 from bench.counts import FAMILIES, count_all
 from bench.counts.count import HEAD, Count
 from bench.deco import ROUNDS
@@ -64,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         ("backends", "what SkyWalking costs beside OTLP, as ratios"),
         ("micro-batches", "what a batch costs on real Spark, beside others' sinks"),
         ("kafka", "what a batch to Kafka costs, beside a plain producer"),
+        ("ingest", "what an event costs at a gateway, beside COPY and an empty route"),
         ("peers", "what others cost beside it: plain SQL, other tracing"),
         ("growth", "what grows with rows, participants, transactions, applications"),
     ):
@@ -114,6 +125,8 @@ def _measured(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
         case "kafka":
             sizes = {"rows": 10, "warm_up": 0} if options.tiny else {}
             return kafka.measure(rounds, **sizes)
+        case "ingest":
+            return ingest.measure(rounds, tiny=options.tiny)
         case "peers":
             return peers.measure(rounds, tiny=options.tiny)
     sizes = growth.sizes(rounds, tiny=options.tiny, rows=options.rows)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from bench import backends, deco, kafka, micro_batches
+from bench import backends, deco, ingest, kafka, micro_batches
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,6 +39,16 @@ _KAFKA: Final = {
     "K1": ("a batch of 10,000 rows for Kafka, exactly once, committed", _PRODUCER),
     "K2": ("the same, until a reader of what is committed has all", _PRODUCER),
 }
+_INGEST: Final = {
+    "E1": (
+        "a request of 1,000 events to a gateway, on PostgreSQL",
+        "the same rows by COPY into a table with a unique key",
+    ),
+    "E2": (
+        "single events from 32 clients at once",
+        "the same requests to a route that only reads",
+    ),
+}
 _SINKS: Final = {
     "library": "a batch to two PostgreSQL servers, exactly once",
     "jdbc": "two appends of Spark's JDBC sink, at least once",
@@ -66,6 +76,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     **{n: Goal("backends", *arms, backends.LIMITS[n]) for n, arms in _BACKENDS.items()},
     **_batches(),
     **{n: Goal("kafka", *arms, kafka.LIMITS[n]) for n, arms in _KAFKA.items()},
+    **{n: Goal("ingest", *arms, ingest.LIMITS[n]) for n, arms in _INGEST.items()},
     "I10-wall": Goal(
         "growth",
         "time of a batch of 10 rows to four participants, each 20 ms away",
@@ -116,5 +127,8 @@ GOALS: Final[Mapping[str, Goal]] = {
     ),
 }
 
-FAMILIES: Final = ("deco", "backends", "micro-batches", "kafka", "growth", "peers")
+FAMILIES: Final = (
+    *("deco", "backends", "micro-batches"),
+    *("kafka", "ingest", "growth", "peers"),
+)
 """The commands that measure everything, in turn; `peers` has no goal."""

@@ -26,6 +26,7 @@ _TITLES: Final = {
     "backends": "SkyWalking beside OTLP",
     "micro-batches": "Micro-batches of real Spark",
     "kafka": "Kafka",
+    "ingest": "Events by HTTP",
     "growth": "Growth",
 }
 _HEAD: Final = """\

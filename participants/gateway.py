@@ -24,6 +24,10 @@ def create_app() -> Flask:
 
 
 if __name__ == "__main__":
+    import os
+
     from .serve import serve
 
+    # Who waits at one moment shares a flush.
+    os.environ.setdefault("GUNICORN_CMD_ARGS", "--threads 32")
     serve("gateway", 8085, needs=("INBOX_DATABASE", "TPC_TOKENS_FILE"))

@@ -123,4 +123,6 @@ def exact(text: str) -> int | dict[str, str]:
 
 
 _EXACT: Final = json.JSONDecoder(parse_float=exact)
-_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_CANONICAL: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), check_circular=False
+)
