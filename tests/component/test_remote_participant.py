@@ -22,10 +22,10 @@ from tracing_2pc.core.settings import check_url
 PACKAGE = Path(tracing_2pc.__file__).parent
 
 SIZES = {
+    ("activemq/intake.py", 500),
     ("cli/terminal.py", 400),
     ("core/access.py", 512),
     ("inbox/event.py", 400),
-    ("inbox/tables.py", 500),
     ("inspection/listing.py", 500),
     ("kafka/schemas.py", 500),
     *(("kafka/schemas.py", of_registry) for of_registry in (404, 409, 422)),
