@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from typing import Final
 
 from tracing_2pc.activemq import ActiveMQIntake
@@ -32,7 +33,9 @@ def main() -> None:
         os.environ["QUEUE"],
         id=os.environ.get("EVENT_ID", "message-id"),
     )
-    signal.signal(signal.SIGTERM, lambda *_: intake.stop())
+    # Not here, where a lock of it may be held.
+    stop = threading.Thread(target=intake.stop)
+    signal.signal(signal.SIGTERM, lambda *_: stop.start())
     intake.run()
 
 

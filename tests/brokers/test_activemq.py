@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,16 +19,18 @@ from support.kinds import sqlite_url
 from support.participant import World, end, keep
 from support.relay import listed, order, publisher
 from support.texts import texts
-from support.waiting import AT_LAST, PATIENT, until
+from support.waiting import AT_LAST, PATIENT, SOON, until
 
 from brokers.publish import relay_of
 from brokers.publishing import assert_once, outbox, publish, publishing
 from participants.processes import free_ports
 from tracing_2pc.activemq import ActiveMQIntake, ActiveMQRelay
-from tracing_2pc.activemq.connection import BrokerError
+from tracing_2pc.activemq.connection import BrokerError, Brokers
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.inbox import Inbox
-from tracing_2pc.outbox.relay import Position, Publication
+from tracing_2pc.outbox.records import Record
+from tracing_2pc.outbox.relay import Message, Position, Publication
 
 pytestmark = [
     pytest.mark.broker,
@@ -48,7 +51,8 @@ def queue(activemq: Broker) -> str:
 @pytest.fixture
 def relay(activemq: Broker, queue: str) -> Iterator[ActiveMQRelay]:
     dead = f"127.0.0.1:{free_ports(1)[0]}"
-    made = ActiveMQRelay(f"{dead},{activemq.place}", queue=queue, key="id")
+    addresses = f"{dead},{activemq.place}"
+    made = ActiveMQRelay(addresses, queue=queue, key="id", timeout=SOON)
     yield made
     made.close()
 
@@ -109,6 +113,94 @@ def test_the_token_survives_a_hundred_takeovers(relay: ActiveMQRelay) -> None:
     relay.publish(Publication(position._replace(number=8), None, Carrier()))
 
 
+@pytest.mark.ci
+def test_a_token_that_a_transaction_takes_out_is_not_missing(
+    activemq: Broker, relay: ActiveMQRelay
+) -> None:
+    """Nobody sees it until the broker has ended that, which may be after the lock."""
+    position = Position(7, "orders.7.1", "digest")
+    assert relay.take_over("b") is None
+    relay.publish(Publication(position, None, Carrier()))
+    relay.let_go()
+    killed = Brokers(activemq.place).connect()
+    killed.subscribe("tpc.b", "tokens", 1)
+    killed.wait(lambda: killed._delivered.get("tokens"), "it does not come")
+    killed.acknowledge(killed.delivered("tokens")[0], killed.begin())
+    for _ in range(2):
+        with pytest.raises(BrokerError, match=TEXTS["taken out"]):
+            relay.take_over("b", must_exist=True)
+    killed.close()
+    assert until(lambda: taken_over(relay)) == position
+
+
+def taken_over(relay: ActiveMQRelay, journal: str = "b") -> Position | None:
+    with contextlib.suppress(BrokerError):
+        return relay.take_over(journal, must_exist=True)
+    return None
+
+
+@pytest.mark.ci
+def test_an_error_in_the_middle_is_not_taken_for_a_lost_token(
+    relay: ActiveMQRelay,
+) -> None:
+    """Although the broker has much to read before it learns that all is over."""
+    position = Position(1, "orders.1.1", "digest")
+    assert relay.take_over("c") is None
+    relay.publish(Publication(position, None, Carrier()))
+
+    def failing() -> Iterator[Message]:
+        yield from [Message("large", None, "x" * 1_000)] * 3_000
+        raise LookupError
+
+    for _ in range(3):
+        again = Publication(position._replace(number=2), None, Carrier(), failing())
+        with pytest.raises(LookupError):
+            relay.publish(again)
+        assert until(lambda: taken_over(relay, "c")) == position
+
+
+@pytest.mark.ci
+def test_what_is_refused_in_a_transaction_ends_it(
+    activemq: Broker, queue: str, relay: ActiveMQRelay
+) -> None:
+    """Also where the broker itself would commit the rest."""
+    position = Position(1, "orders.1.1", "digest")
+    assert relay.take_over("d") is None
+    odd = Message(queue, None, "1", (("amq-msg-type", "zzz"),))
+    messages = [odd, Message(queue, None, "2")]
+    with pytest.raises(BrokerError):
+        relay.publish(Publication(position, None, Carrier(), messages))
+    assert relay.take_over("d") is None
+    assert activemq.read(queue) == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [["expires"], ["amq-msg-type"], ["JMSXGroupSeq"], ["tpc-key"], ["a:b"], ["a\n"]],
+)
+def test_a_header_that_could_lose_a_message(headers: list[str]) -> None:
+    with pytest.raises(ConfigurationError):
+        ActiveMQRelay("127.0.0.1:1", queue="q", headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("queue", "text"),
+    [
+        ("a,b", ""),
+        ("a.>", ""),
+        ("tpc.x", ""),
+        ("", ""),
+        ("q", ":" * 6_000),
+        ("q", "\0"),
+    ],
+)
+def test_what_cannot_be_sent_is_a_vote_to_abort(queue: str, text: str) -> None:
+    relay = ActiveMQRelay("127.0.0.1:1", queue=lambda _: queue, headers=["note"])
+    with pytest.raises(RefusalError):
+        list(relay.check([Record({"note": text}, json.dumps({"note": text}))]))
+
+
+@pytest.mark.ci
 @pytest.mark.parametrize("found", ["no token", "two tokens"])
 @pytest.mark.ci
 def test_no_token_or_two_stop_the_relay(
@@ -132,8 +224,7 @@ def test_no_token_or_two_stop_the_relay(
     else:
         list(activemq.each(tokens, 1))
     process = publisher(world, relay, PATIENT)
-    process.turn()
-    assert world.resource.gauges()["tpc.outbox.stopped"] == 1
+    until(lambda: process.turn() and world.resource.gauges()["tpc.outbox.stopped"])
     ((waiting, why),) = listed(world)
     assert waiting == "orders.2.1"
     assert TEXTS[found] in why
@@ -325,6 +416,7 @@ def test_what_is_no_event_is_in_nobodys_way(
     activemq.send(queue, "1", order_id="one", **TRACE)
     activemq.send(queue, '{"a": 1, "a": 2}', order_id="two")
     activemq.send(queue, "3")
+    activemq.send(queue, "1e-99999999999999999999", order_id="three")
     activemq.send(queue, "4", "\ufffd NaN", order_id="four")
     activemq.send(queue, "5", order_id="five")
     process = intake.start()
@@ -333,8 +425,9 @@ def test_what_is_no_event_is_in_nobodys_way(
     (first, *_) = intake.inbox.read(intake.inbox.start(), intake.inbox.end())
     assert first.producer == queue
     assert first.carrier["traceparent"] == TRACE["traceparent"]
-    dead = [one.value for one in activemq.each("ActiveMQ.DLQ", 3)]
-    assert dead == [b'{"a": 1, "a": 2}', b"3", "\ufffd NaN".encode()]
+    dead = [one.value for one in activemq.each("ActiveMQ.DLQ", 4)]
+    large = b"1e-99999999999999999999"
+    assert dead == [b'{"a": 1, "a": 2}', b"3", large, "\ufffd NaN".encode()]
     process.terminate()
     assert process.wait(AT_LAST) == 0
     said = intake.log.read_text()

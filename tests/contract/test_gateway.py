@@ -200,6 +200,12 @@ def test_other_content_under_an_id_is_a_conflict(gateway):
         ({**event("a"), "time": 1}, "application/json", 400, "'time' is no member"),
         ('{"id": "a", "id": "b", "payload": 1}', "application/json", 400, "twice"),
         ('{"id": "a", "payload": NaN}', "application/json", 400, "NaN"),
+        (
+            f'{{"id": "a", "payload": 1e-{"9" * 20}}}',
+            "application/json",
+            400,
+            "exponent",
+        ),
         ('{"id": "a", "payload": 1}\n{', NDJSON, 400, "line 2: it is not JSON"),
         (b'{"id": "\xff", "payload": 1}', "application/json", 400, "it is not JSON"),
         (event("a"), "text/plain", 415, "Content-Type: send application/json"),

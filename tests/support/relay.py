@@ -67,7 +67,7 @@ class TopicRelay:
                 raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
             yield Message("totals", str(record.values.get("id")), record.text)
 
-    def take_over(self, journal: str) -> Position | None:
+    def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
         self.topic.epoch += 1
         self.epoch = self.topic.epoch
         self.topic.open = []

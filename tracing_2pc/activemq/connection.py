@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
+import socket
 import threading
 import time
 from collections import deque
@@ -18,6 +20,9 @@ from tracing_2pc.core.settings import read_secret
 
 _HEART_BEAT: Final = 10_000
 """Milliseconds, both ways: a busy machine has so long, a dead one is waited for."""
+
+_SILENT: Final = 3 * _HEART_BEAT / 1_000
+"""Seconds without a sign of life after which a broker is gone."""
 
 _LOOK: Final = 1.0
 """Seconds between two looks whether an answer is still wanted."""
@@ -99,7 +104,7 @@ class Brokers:
         for place in self._places():
             try:
                 return Connection(place, self, password)
-            except (BrokerError, OSError, stomp.exception.StompException) as error:
+            except Exception as error:  # noqa: BLE001 - stomp.py's own may be any
                 said = str(error) or "nothing listens there, or it is no broker"
                 reasons.append(f"{place[0]}:{place[1]}: {said}")
         raise BrokerError(f"no broker answers: {'; '.join(reasons)}")
@@ -115,6 +120,7 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         self._changed = threading.Condition()
         self._error = ""
         self._is_connected = False
+        self._heard = time.monotonic()
         self._receipts: set[str] = set()
         self._delivered: dict[str, deque[Delivery]] = {}
         self._numbers = itertools.count(1)
@@ -135,25 +141,40 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         try:
             self._link.connect(brokers.user, password, wait=False)
             self.wait(lambda: self._is_connected, "it does not say CONNECTED")
+            self._let_heart_beats_tell(self._link.transport.socket)
         except BaseException:
             self.close()
             raise
-        # From here on heart-beats say whether it is there.
-        if brokers.ca is None:
-            self._link.transport.socket.settimeout(None)
+
+    @staticmethod
+    def _let_heart_beats_tell(connected: socket.socket) -> None:
+        """Wait for answers without end; for room to send no longer than for a sign.
+
+        A broker that has no memory left reads no further: what waits to be sent then
+        waits for its own end.
+        """
+        if connected.gettimeout() != 0:  # TLS never blocks
+            connected.settimeout(None)
+        milliseconds = int(_SILENT * 1_000)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     # --- what the threads of stomp.py say --------------------------------------------
 
     def on_connected(self, frame: Any) -> None:
         """The broker has let us in."""
         with self._changed:
-            self._is_connected = True
+            self._is_connected, self._heard = True, time.monotonic()
             self._changed.notify_all()
+
+    def on_heartbeat(self) -> None:
+        """It lives."""
+        self._heard = time.monotonic()
 
     def on_message(self, frame: Any) -> None:
         """It has delivered one."""
         body = frame.body if isinstance(frame.body, bytes) else frame.body.encode()
         with self._changed:
+            self._heard = time.monotonic()
             some = self._delivered.setdefault(frame.headers["subscription"], deque())
             some.append(Delivery(frame.headers, body))
             self._changed.notify_all()
@@ -161,6 +182,7 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
     def on_receipt(self, frame: Any) -> None:
         """It has done what we asked for."""
         with self._changed:
+            self._heard = time.monotonic()
             self._receipts.add(frame.headers["receipt-id"])
             self._changed.notify_all()
 
@@ -205,6 +227,8 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
             self._check()
 
     def _check(self) -> None:
+        if not self._error and time.monotonic() - self._heard > _SILENT:
+            self._error = "it gives no sign of life"
         if self._error:
             raise BrokerError(self._error)
 
@@ -246,10 +270,17 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         return self.delivered(name)[:-1]
 
     def send(
-        self, queue: str, body: str | bytes, headers: Headers, transaction: str
+        self,
+        queue: str,
+        body: str | bytes,
+        headers: Headers,
+        transaction: str,
+        receipt: str | None = None,
     ) -> None:
         """Send a durable message within a transaction; texts stay texts."""
         form = {"persistent": "true", "transaction": transaction}
+        if receipt is not None:
+            form["receipt"] = receipt
         if isinstance(body, bytes):  # without it, a message is a text
             form["content-length"] = str(len(body))
         headers = {**headers, **form}
@@ -273,7 +304,7 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         """Commit, and wait until that is on disk, as long as the broker is there.
 
         Args:
-            transaction: that was begun.
+            transaction: that was begun; all of it was taken.
             keep: is called now and then; what it raises ends the wait.
 
         Raises:
@@ -281,30 +312,47 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         """
         receipt = f"commit {transaction}"
         self._ask(self._link.commit, transaction, receipt=receipt)
-        while receipt not in self._receipts:
-            keep()
-            with self._changed:
-                self._check()
-                self._changed.wait_for(self._is_over(receipt), _LOOK)
-        self._receipts.discard(receipt)
+        self.done(receipt, keep)
 
-    def _is_over(self, receipt: str) -> Callable[[], bool]:
-        return lambda: bool(self._error) or receipt in self._receipts
+    def done(self, receipt: str, keep: Callable[[], None]) -> None:
+        """Wait until the broker has done what has this receipt, and all before it.
+
+        Raises:
+            BrokerError: it refuses something, or is gone.
+        """
+        while not self._is_done(receipt):
+            keep()
+        with self._changed:
+            self._receipts.discard(receipt)
+            self._check()
+
+    def _is_done(self, receipt: str) -> bool:
+        with self._changed:
+            self._check()
+            if receipt not in self._receipts:
+                self._changed.wait(_LOOK)
+            return receipt in self._receipts
 
     def _ask(self, call: Callable[..., Any], *about: Any, **named: Any) -> None:
         self.check()
         try:
             call(*about, **named)
-        except (OSError, stomp.exception.StompException) as error:
+        except Exception as error:  # noqa: BLE001 - its threads take things away
             self.check()
             raise BrokerError(f"the connection has ended: {error}") from None
 
     def close(self) -> None:
-        """End the connection, and with it what is not committed."""
-        self._link.remove_listener("connection")
-        self._link.transport.disconnect_socket()
+        """End the connection, and with it what is not committed; wait for nobody."""
+        transport = self._link.transport
+        with contextlib.suppress(Exception):  # it may be gone already
+            self._link.remove_listener("connection")
+        if (connected := transport.socket) is not None:
+            with contextlib.suppress(OSError):  # first: TLS would say goodbye, and wait
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+        with contextlib.suppress(Exception):
+            transport.disconnect_socket()
 
     def leave_to_parent(self) -> None:
         """Let go of it in a child of a fork: it is the parent's."""
-        if (socket := self._link.transport.socket) is not None:
-            socket.close()  # of this process: the parent's stays open
+        if (inherited := self._link.transport.socket) is not None:
+            inherited.close()  # of this process: the parent's stays open

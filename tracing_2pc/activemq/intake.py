@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Final
 
+import sqlalchemy as sa
+
 from tracing_2pc.activemq.connection import BrokerError, Brokers, Connection, Delivery
 from tracing_2pc.core.errors import (
     ConfigurationError,
@@ -57,7 +59,7 @@ class ActiveMQIntake:
         user: for brokers that ask for one.
         password: a reference, `env:NAME` or `file:PATH`.
         ca: a file with certificates: TLS, with brokers that one of them vouches for.
-        most: messages that are taken together, at most.
+        most: messages that are taken together, at most, and held in memory.
         max_body_bytes: of a message.
         timeout: seconds that an answer of the broker may take.
 
@@ -76,7 +78,7 @@ class ActiveMQIntake:
         user: str | None = None,
         password: str | None = None,
         ca: str | None = None,
-        most: int = 500,
+        most: int = 200,
         max_body_bytes: int = 8 << 20,
         timeout: float = 10.0,
     ) -> None:
@@ -102,11 +104,14 @@ class ActiveMQIntake:
         while not self._stopping.is_set():
             try:
                 with closing(self._brokers.connect()) as connection:
-                    connection.subscribe(self._queue, _SUBSCRIPTION, 2 * self._most)
+                    connection.subscribe(self._queue, _SUBSCRIPTION, self._most)
                     self._say(logging.INFO, "is taken from")
                     self._drain(connection)
             except BrokerError as error:
                 self._pause(error)
+            except Exception:  # the broker delivers again what was in hand
+                logger.exception("intake: queue %s: it goes on anew", self._queue)
+                self._stopping.wait(_PAUSE)
 
     def _drain(self, connection: Connection) -> None:
         while not self._stopping.is_set():
@@ -141,7 +146,7 @@ class ActiveMQIntake:
             connection.check()
             try:
                 with self._inbox.translated():
-                    self._inbox.store(self._producer, events)
+                    self._store_once(events)
             except RefusalError as error:
                 if error.refusal is Refusal.NOT_NOW:
                     self._pause(error)
@@ -159,6 +164,13 @@ class ActiveMQIntake:
                     connection.acknowledge(delivery)
                 return None
         return None
+
+    def _store_once(self, events: Sequence[NewEvent]) -> None:
+        try:
+            self._inbox.store(self._producer, events)
+        except sa.exc.DataError:
+            detail = "it has a character that the database lacks"
+            raise MalformedError(detail) from None
 
     def _pause(self, error: TwoPhaseError) -> None:
         self._say(logging.WARNING, f"waits: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -20,29 +21,30 @@ from tracing_2pc.outbox.choosing import (
 from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message, Position, Publication, Readers
 
-_OWN_HEADERS: Final = frozenset(
+_RESERVED: Final = frozenset(
     {
-        "content-length",
-        "destination",
-        "id",
-        "persistent",
-        "receipt",
-        "transaction",
-        "JMSXGroupID",
+        *("ack", "content-length", "destination", "expires", "id", "message-id"),
+        *("persistent", "priority", "receipt", "redelivered", "subscription"),
+        *("timestamp", "transaction", "transformation"),
     }
 )
-"""What makes a publication whole, and each key's group: the relay's."""
+"""What makes a publication whole, or could make less of it."""
+
+_NO_QUEUE: Final = frozenset(",*>?\0\r\n ")
+"""Characters by which a name is of several queues, or of none."""
 
 _LONGEST_HEADER: Final = 10_000
 """Bytes of a line: the connector takes 10,240."""
 
-_PAGE: Final = 1_000
-"""Messages after which it is asked whether the connection lives."""
+_MISSED: Final = 6
+"""Times `timeout` that a token is missing which is gone."""
 
 _TOKENS: Final = "tokens"
 
+_LOCKS: Final = "locks"
+
 _SOME: Final = 100
-"""Tokens at most that are taken at once: there is one."""
+"""Tokens, or locks, at most that are taken at once: there is one."""
 
 
 class ActiveMQRelay:
@@ -55,9 +57,10 @@ class ActiveMQRelay:
     The relay's *position* is a message, too: one *token* in a queue of its own,
     `tpc.<journal>`. Each transaction takes the token out and puts the next one in, so
     nothing is ever in doubt at the broker, and whoever takes over, after any crash,
-    reads there what is in. Only one process can have the token: it is the broker that
-    keeps others out. It gives the token on when a connection ends, which after a kill
-    is at once, and 10 to 20 s after a process, or its machine, has stopped.
+    reads there what is in. A second message, the *lock* in `tpc.<journal>.lock`, is
+    never taken out: the broker gives it to one connection at a time, and who has it
+    not, sends nothing. It is given on when a connection ends, which after a kill is at
+    once, and 10 to 30 s after a process, or its machine, has stopped.
 
     Two tokens, or none where one must be, mean that queues were put back, purged or
     doubled: the relay stops, for a person. A network of brokers is untried.
@@ -74,7 +77,8 @@ class ActiveMQRelay:
         password: a reference, `env:NAME` or `file:PATH`.
         ca: a file with certificates: TLS, with brokers that one of them vouches for.
         max_bytes: of a message; the connector's `maxDataLength` must not be less.
-        timeout: seconds that an answer of the broker may take.
+        timeout: seconds that an answer of the broker may take. A token that is missing
+            for six times as long is gone.
 
     Raises:
         ConfigurationError: no such address, or a header that is the relay's.
@@ -93,12 +97,17 @@ class ActiveMQRelay:
         max_bytes: int = 100_000_000,
         timeout: float = 10.0,
     ) -> None:
-        if taken := sorted(_OWN_HEADERS & set(headers)):
-            raise ConfigurationError(f"headers: {', '.join(taken)}: the relay's own")
+        own = ("JMS", "AMQ", "amq-", "tpc-")
+        for name in headers:
+            if name in _RESERVED or name.startswith(own):
+                raise ConfigurationError(f"headers: {name}: the relay's own")
+            if not name.isprintable() or ":" in name:
+                raise ConfigurationError(f"headers: {name!r}: no name of a header")
         self._brokers = Brokers(addresses, user, password, ca, timeout)
         self._choice = Choice(queue, key, headers, "queue")
         self._max_bytes = max_bytes
         self._timeout = timeout
+        self._missing_since = float("inf")
         self._reset()
         after_fork(self._leave_to_parent)
 
@@ -109,6 +118,7 @@ class ActiveMQRelay:
         # What a token says that must come; none if the queue has none.
         self._awaited: Position | None = None
         self._held: list[Delivery] = []
+        self._locks: list[Delivery] = []
         self._number = 0
 
     def _leave_to_parent(self) -> None:
@@ -127,10 +137,13 @@ class ActiveMQRelay:
         """
         for row, record in enumerate(records):
             message = self._choice.message(record, row)
-            if not message.topic.strip() or message.topic.startswith("tpc."):
+            if not message.topic or _NO_QUEUE & set(message.topic):
                 raise conflict(f"record {row}: {message.topic[:70]!r} is no queue")
-            for name, text in (("key", message.key or ""), *message.headers):
-                if len(text.encode()) > _LONGEST_HEADER - len(name) or "\0" in text:
+            if message.topic.removeprefix("queue://").startswith("tpc."):
+                raise conflict(f"record {row}: {message.topic[:70]} is the relay's own")
+            named = ("queue", message.topic), ("key", message.key or "")
+            for name, text in (*named, *message.headers):
+                if _bytes_of(text) > _LONGEST_HEADER - len(name) or "\0" in text:
                     raise conflict(
                         f"record {row}: {name}: a header has at most "
                         f"{_LONGEST_HEADER - len(name)} bytes, and none of them is 0"
@@ -145,39 +158,74 @@ class ActiveMQRelay:
 
     # --- after the commit ------------------------------------------------------------
 
-    def take_over(self, journal: str) -> Position | None:
+    def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
         """Get hold of the token, which keeps all others out, and read it.
 
         Raises:
-            BrokerError: no broker answers; or another connection has the token still.
+            BrokerError: no broker answers; another connection has the token still; or
+                it must exist, and was not missed for long enough.
         """
         self.let_go()
         self._token_queue = f"tpc.{journal}"
         connection = self._connection = self._brokers.connect()
-        connection.subscribe(self._token_queue, _TOKENS, _SOME)
-        self._hold(connection)
+        self._lock(connection, f"{self._token_queue}.lock")
         failpoint("relay.after_fence")
-        self._found = [token.body.decode() for token in self._held]
+        connection.subscribe(self._token_queue, _TOKENS, _SOME)
+        self._held = self._all(connection, self._token_queue, _TOKENS)
+        self._found = [token.body.decode(errors="replace") for token in self._held]
         if not self._held:
+            if must_exist:
+                self._miss()
             return None
-        positions = [Position(*json.loads(text)) for text in self._found]
-        position = max(positions)
+        self._missing_since = float("inf")
+        position = max(_position_of(token) for token in self._held)
         self._number = position.number
-        if len(positions) > 1:  # is none of ours
-            return position._replace(digest=f"{len(positions)} tokens")
+        if len(self._held) > 1:  # is none of ours
+            return position._replace(digest=f"{len(self._held)} tokens")
         return position
 
-    def _hold(self, connection: Connection) -> None:
-        """Wait until all tokens that are there are held here."""
+    def _lock(self, connection: Connection, queue: str) -> None:
+        """Keep all others out until this connection ends.
 
-        def held() -> bool:
-            self._held += connection.delivered(_TOKENS)
-            return len(self._held) >= len(there)
+        It is the first thing that a connection does, and the message stays there: so
+        who has it not, can have no transaction that takes a token out.
+        """
+        connection.subscribe(queue, _LOCKS, _SOME)
+        self._locks = self._all(connection, queue, _LOCKS)
+        if not self._locks:
+            transaction = connection.begin()
+            connection.send(queue, "lock", {}, transaction)
+            connection.commit(transaction, lambda: None)
+            self._locks = self._all(connection, queue, _LOCKS)
+        for other in self._locks[1:]:  # two who began at one moment have made one each
+            connection.acknowledge(other)
+        if not self._locks:
+            raise BrokerError(f"another connection has taken the lock of queue {queue}")
 
-        there = connection.browse(self._token_queue)
-        why = f"another connection has the token of queue {self._token_queue} still"
-        connection.wait(held, why)
-        self._awaited = None
+    def _all(
+        self, connection: Connection, queue: str, subscription: str
+    ) -> list[Delivery]:
+        """Wait until all messages of a queue are held here; return them."""
+        there, held = connection.browse(queue), list[Delivery]()
+
+        def are_held() -> bool:
+            held.extend(connection.delivered(subscription))
+            return len(held) >= len(there)
+
+        connection.wait(are_held, f"another connection has what is in queue {queue}")
+        return held
+
+    def _miss(self) -> None:
+        """Raise until nothing can bring the token back.
+
+        Nobody sees a token that a transaction takes out, until that has ended; the
+        broker may give the lock on before it has ended those of a connection.
+        """
+        now = time.monotonic()
+        self._missing_since = min(self._missing_since, now)
+        if now - self._missing_since < _MISSED * self._timeout:
+            why = "it may be part of a transaction that is being ended"
+            raise BrokerError(f"queue {self._token_queue} has no token: {why}")
 
     def publish(self, publication: Publication) -> None:
         """Send all messages and the next token in one transaction of the broker.
@@ -192,16 +240,18 @@ class ActiveMQRelay:
             self._receive(connection, self._awaited)
             publication.keep()
         transaction = connection.begin()
-        for token in self._held:
-            connection.acknowledge(token, transaction)
-        for number, message in enumerate(publication.messages):
+        for message in publication.messages:
             self._send(connection, message, transaction)
-            if number % _PAGE == 0:
-                publication.keep()
+            publication.keep()
         failpoint("relay.before_position")
         text = json.dumps(publication.position)
-        connection.send(self._token_queue, text, {}, transaction)
+        receipt = f"all of {transaction}"
+        connection.send(self._token_queue, text, {}, transaction, receipt)
+        # What is refused, as for want of a right, need not end the transaction.
+        connection.done(receipt, publication.keep)
         failpoint("relay.before_commit")
+        for token in self._held:  # at last: until here everybody sees it
+            connection.acknowledge(token, transaction)
         connection.commit(transaction, publication.keep)
         self._held, self._awaited = [], publication.position
         self._number = publication.position.number
@@ -214,7 +264,7 @@ class ActiveMQRelay:
             return self._held
 
         connection.wait(held, "the token does not come: another connection has it")
-        found = [Position(*json.loads(token.body)) for token in self._held]
+        found = [_position_of(token) for token in self._held]
         if found != [awaited]:
             raise BrokerError(f"queue {self._token_queue} has another token: {found}")
         self._awaited = None
@@ -252,6 +302,19 @@ class ActiveMQRelay:
     def close(self) -> None:
         """Release the connection. Nothing is lost if it is never called."""
         self.let_go()
+
+
+def _bytes_of(text: str) -> int:
+    """Return what a header's text takes as it is sent."""
+    return len(text.encode()) + sum(map(text.count, "\\:\r\n"))
+
+
+def _position_of(token: Delivery) -> Position:
+    try:
+        number, transaction, digest = json.loads(token.body)
+        return Position(int(number), str(transaction), str(digest))
+    except (ValueError, TypeError):
+        return Position(digest="not ours")
 
 
 __all__ = ["ActiveMQRelay", "BrokerError"]

@@ -212,9 +212,11 @@ def _event(
 ) -> NewEvent:
     try:
         item = _members(text.decode())
-    except (ValueError, IndexError, RecursionError):
+    except (ValueError, IndexError, RecursionError) as error:
         _strict(where, text)
-        raise Problem(400, f"{where}expected an object with id and payload") from None
+        why = str(error) if "exponent" in str(error) else ""
+        why = why or "expected an object with id and payload"
+        raise Problem(400, f"{where}{why}") from None
     if unknown := sorted(item.keys() - _MEMBERS):
         detail = f"{where}{unknown[0][:40]!r} is no member of an event: id, payload"
         raise Problem(400, detail)

@@ -111,7 +111,10 @@ def exact(text: str) -> int | dict[str, str]:
         sign, exponent = int(whole.startswith("-")), -len(fraction)
         every = (whole.lstrip("-") + fraction).lstrip("0") or "0"
     else:
-        sign, digits, power_of_ten = decimal.Decimal(text).as_tuple()
+        try:
+            sign, digits, power_of_ten = decimal.Decimal(text).as_tuple()
+        except decimal.InvalidOperation:
+            raise ValueError("a number whose exponent is too long") from None
         every, exponent = "".join(map(str, digits)), int(power_of_ten)
     number = every.rstrip("0") or "0"
     power = exponent + len(every) - len(number)

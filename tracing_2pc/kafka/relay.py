@@ -212,7 +212,7 @@ class KafkaRelay:
 
     # --- after the commit ------------------------------------------------------------
 
-    def take_over(self, journal: str) -> Position | None:
+    def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
         """Fence whoever published before, then read the last position.
 
         Raises:

@@ -71,7 +71,6 @@ class Publisher(Turns):
         super().__init__(queue, lease)
 
     def _forget(self) -> None:
-        self._relay.let_go()
         self._is_taken_over = False
         self._is_expecting = False  # what an earlier process has published
         # By application, after publications that failed: how many, and until when.
@@ -80,6 +79,7 @@ class Publisher(Turns):
         self._looked, self._asked = 0.0, -float("inf")
         self._seen = 0
         self._is_hidden = False
+        self._relay.let_go()
 
     def stop(self) -> None:
         """End the publication under way, give the lease back, and stay stopped."""
@@ -139,16 +139,21 @@ class Publisher(Turns):
         if STOPPED in rows:
             return LONGEST_PAUSE
         try:
-            position = self._relay.take_over(journal)
+            is_known = BEGUN in rows or rows[CONFIRMED].position.number > 0
+            must_exist = is_known and SIGNED not in rows
+            position = self._relay.take_over(journal, must_exist=must_exist)
             # Read after it: while the lease is held nobody else changes them now.
             _, rows = self._queue.positions()
             confirmed = rows[CONFIRMED].position
             begun = rows[BEGUN].position if BEGUN in rows else None
             if SIGNED in rows or (position is None and begun is None):
-                self._relay.publish(Publication(confirmed, None, Carrier()))
+                only = Publication(confirmed, None, Carrier(), keep=self._keep_on)
+                self._relay.publish(only)
                 position = confirmed
         except sa.exc.SQLAlchemyError:
             raise
+        except (LeaseLostError, _StoppingError):
+            raise LeaseLostError from None
         except Exception as error:  # noqa: BLE001 - unreadable is not now, without end
             return self._wait_for_position(error)
         if begun is not None and position == begun:
@@ -223,6 +228,7 @@ class Publisher(Turns):
         except Exception as error:  # noqa: BLE001 - what became of it is read next
             self._is_taken_over = False
             self._held = -float("inf")  # who took over has fenced this one
+            self._relay.let_go()
             self._back_off(publication, error)
             return False
         failpoint("relay.before_confirm")

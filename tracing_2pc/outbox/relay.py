@@ -108,10 +108,11 @@ class Relay(Protocol):
             RefusalError: conflict: one cannot be sent; not now: nobody knows.
         """
 
-    def take_over(self, journal: str) -> Position | None:
+    def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
         """Fence whoever published before, then read the last position.
 
-        None is no position at all. All names at the broker come from the journal's id.
+        None is no position at all; where there must be one, a broker may have to be
+        asked for a while. All names at the broker come from the journal's id.
         """
 
     def publish(self, publication: Publication) -> None:

@@ -88,14 +88,22 @@ class Turns(abc.ABC):
                 why = describe_error(error)
                 logger.warning("outbox: the database did not answer: %s", why)
                 pause = self._lease / 3
+                self._give_up()
             except Exception:  # the queue is kept, and looked at again
                 logger.warning("outbox: nothing sent, will look again", exc_info=True)
                 pause = self._lease / 3
+                self._give_up()
             self._wake.wait(pause)
         try:
             self._queue.let_go(self._holder)
         except sa.exc.SQLAlchemyError:
             logger.info("outbox: the lease runs out by itself")
+
+    def _give_up(self) -> None:
+        """Forget all, once the lease may be another's: it could not be asked."""
+        if time.monotonic() - self._held > self._lease:
+            self._held = -float("inf")
+            self._forget()
 
     def turn(self) -> float:
         """Send what can be sent; return seconds until the queue is read again."""
