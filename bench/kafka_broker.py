@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -24,6 +23,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from support.brokers import Node, Seen
 from support.waiting import ANSWERED, AT_LAST, SOON, until
 
 from participants.processes import free_ports
@@ -35,16 +35,7 @@ SECRET = "secret"
 """The password of `relay`, who may do at `guarded` what `allow` says."""
 
 
-class Seen(NamedTuple):
-    """A record as a reader has it."""
-
-    partition: int
-    key: bytes | None
-    value: bytes
-    headers: Mapping[str, str]
-
-
-class Broker:
+class Broker(Node):
     """One node, in a folder.
 
     Args:
@@ -52,20 +43,18 @@ class Broker:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self._ports = free_ports(3)
         self.address = f"127.0.0.1:{self._ports[0]}"
         self.guarded = f"127.0.0.1:{self._ports[2]}"
         self._names = (f"topic{n}" for n in itertools.count(1))
         self.admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *under: str) -> None:
         """Start it, under a command that becomes it; wait until it answers."""
         ports = map(str, self._ports[:2])
         command = [*under, START, self.folder, *ports, *self._settings()]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._spawn(command, self.folder / "log")
         until(self._answers)
 
     def _settings(self) -> list[str]:
@@ -88,23 +77,10 @@ class Broker:
         ]
 
     def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
+        self._assert_alive(self.folder / "log")
         with contextlib.suppress(KafkaException):
             return bool(self.admin.list_topics(timeout=SOON).brokers)
         return False
-
-    def kill(self) -> None:
-        """Kill it; what was not flushed is in the system's memory still."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(AT_LAST)
-
-    @property
-    def pid(self) -> int:
-        """The id of its process."""
-        assert self._process is not None
-        return self._process.pid
 
     def topic(self, partitions: int = 3, **config: str) -> str:
         """Make a topic of this test's own; dots in names are underscores here."""
@@ -189,13 +165,4 @@ def _seen(message: Any) -> Seen:
     return Seen(message.partition(), message.key(), message.value(), headers)
 
 
-@contextlib.contextmanager
-def running(folder: Path) -> Iterator[Broker]:
-    """Run a broker."""
-    broker = Broker(folder)
-    try:
-        broker.start()
-        yield broker
-    finally:
-        if broker._process is not None:
-            broker.kill()
+running = Broker.running

@@ -7,9 +7,7 @@ code with either.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import itertools
-import json
 import os
 import random
 import sys
@@ -18,10 +16,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import psycopg
-from support.waiting import ANSWERED, AT_LAST, until
+from support.producer import post_until_taken
+from support.waiting import AT_LAST
 
 from chaos.world import Place, made
 from participants.processes import Process, Service, free_ports
@@ -98,26 +97,8 @@ class Events(Place):
 
     def _post(self, events: Sequence[Sent]) -> list[int]:
         lines = (f'{{"id": "{e.id}", "payload": {e.payload}}}' for e in events)
-        body = "\n".join(lines).encode()
-        headers = {
-            "Authorization": f"Bearer {_PRODUCER}",
-            "Content-Type": "application/x-ndjson",
-        }
-        address = self.services["gateway"].url.removeprefix("http://")
-
-        def once() -> Any:
-            connection = http.client.HTTPConnection(address, timeout=ANSWERED)
-            with contextlib.closing(connection):
-                try:
-                    connection.request("POST", "/events", body, headers)
-                    answer = connection.getresponse()
-                    found = json.load(answer)
-                except (OSError, http.client.HTTPException, ValueError):
-                    return None  # no answer, or one cut short
-            assert answer.status in {202, 429, 503}, (answer.status, found)
-            return found.get("events")
-
-        return [event["position"] for event in until(once)]
+        url = self.services["gateway"].url
+        return post_until_taken(url, _PRODUCER, "\n".join(lines))
 
     def _no_more(self) -> None:
         self._is_over.set()

@@ -6,7 +6,6 @@ The oracle reads the inbox's tables by SQL, and shares no code with it.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import random
@@ -20,7 +19,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from crash.deaths import variables
-from support.waiting import ANSWERED, AT_LAST, until
+from support.producer import post_until_taken
+from support.waiting import AT_LAST, until
 
 from participants.processes import Service, free_ports
 from tracing_2pc.core.names import FAILPOINTS
@@ -56,25 +56,7 @@ def gateway(url: str, tmp_path: Path) -> Iterator[Service]:
 def post(gateway: Service, *names: str) -> list[int]:
     """Send events until they are taken; return their positions."""
     lines = "\n".join(json.dumps({"id": n, "payload": {"of": n}}) for n in names)
-    headers = {
-        "Authorization": f"Bearer {TOKEN}",
-        "Content-Type": "application/x-ndjson",
-    }
-    address = gateway.url.removeprefix("http://")
-
-    def once() -> Any:
-        connection = http.client.HTTPConnection(address, timeout=ANSWERED)
-        with contextlib.closing(connection):
-            try:
-                connection.request("POST", "/events", lines, headers)
-                answer = connection.getresponse()
-                told = json.load(answer)
-            except (OSError, http.client.HTTPException, ValueError):
-                return None  # no answer, or one cut short
-        assert answer.status in {202, 429, 503}, told
-        return told.get("events")
-
-    return [event["position"] for event in until(once)]
+    return post_until_taken(gateway.url, TOKEN, lines)
 
 
 def kept(url: str) -> list[tuple[int, str]]:

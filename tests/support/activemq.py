@@ -6,17 +6,17 @@ import contextlib
 import itertools
 import logging
 import queue
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import stomp
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from participants.processes import free_ports
+from support.brokers import Node, Seen
 from support.waiting import ANSWERED, AT_LAST, SOON, until
 
 for _name in ("stomp.py", "py4j"):  # it may be down
@@ -31,16 +31,7 @@ _OF_STOMP: Final = frozenset(
 )
 
 
-class Seen(NamedTuple):
-    """A message as a consumer has it."""
-
-    partition: int
-    key: bytes | None
-    value: bytes
-    headers: Mapping[str, str]
-
-
-class Broker:
+class Broker(Node):
     """One node, in a folder.
 
     Args:
@@ -49,50 +40,35 @@ class Broker:
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.folder = folder
+        super().__init__(folder)
         (self._port,) = free_ports(1)
+        self._log = folder / f"log {self._port}"
         self._options = options
         self.place = f"127.0.0.1:{self._port}"
         self.address = f"activemq:{self.place}"
         self._names = (f"queue{n}" for n in itertools.count(1))
-        self._process: subprocess.Popen[bytes] | None = None
         self._taken: defaultdict[str, list[Seen]] = defaultdict(list)
 
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it answers."""
         self.folder.mkdir(exist_ok=True)
         command = [sys.executable, START, self.folder, str(self._port), *self._options]
-        with (self.folder / f"log {self._port}").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._spawn(command, self._log)
         if wait:
             until(self.answers)
 
     def answers(self) -> bool:
         """Whether a client is answered."""
-        assert self._process is not None
-        log = self.folder / f"log {self._port}"
-        assert self._process.poll() is None, log.read_text()[-2000:]
+        self._assert_alive(self._log)
         try:
             with self.client():
                 return True
         except (OSError, stomp.exception.StompException):
             return False
 
-    def kill(self) -> None:
-        """Kill it; what was not flushed is in the system's memory still."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(AT_LAST)
-
-    @property
-    def pid(self) -> int:
-        """The id of its process."""
-        assert self._process is not None
-        return self._process.pid
-
     def gateway(self) -> JavaGateway:
         """Speak with its Java."""
-        (first, *_) = (self.folder / f"log {self._port}").read_text().split()
+        (first, *_) = self._log.read_text().split()
         parameters = GatewayParameters(port=int(first), auto_convert=True)
         return JavaGateway(gateway_parameters=parameters)
 
@@ -185,13 +161,4 @@ def _seen(frame: Any) -> Seen:
     return Seen(0, key and key.encode(), body, headers)
 
 
-@contextlib.contextmanager
-def running(folder: Path) -> Iterator[Broker]:
-    """Run a broker."""
-    broker = Broker(folder)
-    try:
-        broker.start()
-        yield broker
-    finally:
-        if broker._process is not None:
-            broker.kill()
+running = Broker.running

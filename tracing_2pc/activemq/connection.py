@@ -203,15 +203,13 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
 
     # --- what is asked ---------------------------------------------------------------
 
-    def wait(
-        self, found: Callable[[], Found], missing: str, timeout: float | None = None
-    ) -> Found:
+    def wait(self, found: Callable[[], Found], missing: str) -> Found:
         """Wait until something is found.
 
         Raises:
             BrokerError: it was not, in time, or the connection has failed.
         """
-        until = time.monotonic() + (self._timeout if timeout is None else timeout)
+        until = time.monotonic() + self._timeout
         with self._changed:
             while not (what := found()):
                 self._check()

@@ -21,7 +21,7 @@ from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.inbox.event import NewEvent
 from tracing_2pc.inbox.inbox import Inbox
-from tracing_2pc.participant.json_lines import strict_json
+from tracing_2pc.participant.json_lines import strict_json, why_no_json
 from tracing_2pc.tracing.propagation import extract, storable_context
 
 _LOOK: Final = 0.2
@@ -203,7 +203,6 @@ class ActiveMQIntake:
         try:
             strict_json(body)
         except ValueError as error:
-            why = str(error) if type(error) is ValueError else "it is not JSON"
-            raise MalformedError(f"its body: {why}") from None
+            raise MalformedError(f"its body: {why_no_json(error)}") from None
         carrier = storable_context(extract(headers))
         return NewEvent(headers[self._id], body.decode(), carrier)

@@ -20,7 +20,7 @@ from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.http.views import Views, gate_of, open_or_warn
 from tracing_2pc.inbox.event import NewEvent, Stored, digest_of, exact
 from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
-from tracing_2pc.participant.json_lines import strict_decoder, strict_json
+from tracing_2pc.participant.json_lines import strict_decoder, strict_json, why_no_json
 from tracing_2pc.participant.metrics import Measured
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.spans import set_status
@@ -201,7 +201,7 @@ def _document(text: bytes) -> tuple[bool, Iterator[tuple[str, bytes]]]:
     """Say whether it is one event, and cut a list into its events' own texts."""
     if not text.lstrip().startswith(b"["):
         return True, iter([("", text)])
-    _strict("", text)
+    _check_json("", text)
     items = _items(text.decode())
     named = ((f"event {n}: ", item.encode()) for n, item in enumerate(items, 1))
     return False, named
@@ -212,11 +212,9 @@ def _event(
 ) -> NewEvent:
     try:
         item = _members(text.decode())
-    except (ValueError, IndexError, RecursionError) as error:
-        _strict(where, text)
-        why = str(error) if "exponent" in str(error) else ""
-        why = why or "expected an object with id and payload"
-        raise Problem(400, f"{where}{why}") from None
+    except (ValueError, IndexError, RecursionError):
+        _check_json(where, text)
+        raise Problem(400, f"{where}expected an object with id and payload") from None
     if unknown := sorted(item.keys() - _MEMBERS):
         detail = f"{where}{unknown[0][:40]!r} is no member of an event: id, payload"
         raise Problem(400, detail)
@@ -234,14 +232,11 @@ def _event(
         raise Problem(400, f"{where}{error}") from None
 
 
-def _strict(where: str, text: bytes) -> Any:
+def _check_json(where: str, text: bytes) -> None:
     try:
-        return strict_json(text)
+        strict_json(text, _EXACT)
     except ValueError as error:
-        why = str(error) if type(error) is ValueError else "it is not JSON"
-        if "digits" in why:  # Python's own words are about Python
-            why = "a number is too long"
-        raise Problem(400, f"{where}{why}") from None
+        raise Problem(400, f"{where}{why_no_json(error)}") from None
 
 
 def _members(text: str) -> Mapping[str, tuple[Any, str]]:

@@ -87,17 +87,24 @@ def read_batches(
         yield _batch(records, schema)
 
 
-def strict_json(text: bytes) -> Any:
-    """Read JSON as RFC 8259 means it.
+def strict_json(text: bytes, decoder: json.JSONDecoder | None = None) -> Any:
+    """Read JSON as RFC 8259 means it; `decoder` is one of `strict_decoder`.
 
     Raises:
         ValueError: a key is given twice, a number is none or infinite, it is nested
             bottomlessly, or it is not JSON at all.
     """
     try:
-        return _STRICT.decode(text.decode("utf-8"))
+        return (decoder or _STRICT).decode(text.decode("utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def why_no_json(error: ValueError) -> str:
+    """Say what `strict_json` found, in words that are not about Python."""
+    if type(error) is not ValueError:
+        return "it is not JSON"
+    return "a number is too long" if "digits" in str(error) else str(error)
 
 
 def strict_decoder(read: Callable[[str], Any] | None = None) -> json.JSONDecoder:
