@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import stomp
 
 from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
-from tracing_2pc.core.settings import read_secret
+from tracing_2pc.core.settings import is_reference, read_secret
 
 _HEART_BEAT: Final = 10_000
 """Milliseconds, both ways: a busy machine has so long, a dead one is waited for."""
@@ -81,7 +81,7 @@ class Brokers:
                 "connection than it began with. List them, host:port,host:port"
             )
         list(self._places())
-        if self.password and self.password.partition(":")[0] not in {"env", "file"}:
+        if self.password and not is_reference(self.password):
             detail = "password: give a reference, env:NAME or file:PATH"
             raise ConfigurationError(detail)
 

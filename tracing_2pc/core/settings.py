@@ -285,6 +285,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: not TOML: {error}") from None
 
 
+def is_reference(text: str) -> bool:
+    """Say whether it names where a secret is, and is none itself."""
+    return text.startswith(("env:", "file:"))
+
+
 def read_secret(reference: str, what: str) -> str:
     """Read the secret that a reference points to, in the process that needs it.
 

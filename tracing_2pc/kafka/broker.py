@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
-from tracing_2pc.core.settings import read_secret
+from tracing_2pc.core.settings import is_reference, read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.outbox.choosing import conflict
 
@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 def check_references(settings: Mapping[str, str], secrets: frozenset[str]) -> None:
     """Raise `ConfigurationError` if a secret is given, and no reference to it."""
     for name in sorted(secrets & settings.keys()):
-        if settings[name].partition(":")[0] not in {"env", "file"}:
+        if not is_reference(settings[name]):
             raise ConfigurationError(
                 f"settings: {name}: give a reference, env:NAME or file:PATH"
             )

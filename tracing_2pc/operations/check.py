@@ -13,7 +13,7 @@ from tracing_2pc.core.log_reader import LogCondition
 from tracing_2pc.core.model import ParticipantDescription
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.remote_participant import RemoteParticipant
-from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.settings import Settings, is_reference
 from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.findings import (
@@ -108,7 +108,7 @@ def _text(name: str, value: Any) -> str:
         except TwoPhaseError:
             return "(refused, not shown)"
     if name == "token":
-        return value if value.startswith(("env:", "file:")) else "(a secret, not shown)"
+        return value if is_reference(value) else "(a secret, not shown)"
     return _duration(value) if isinstance(value, float) else str(value)
 
 

@@ -26,7 +26,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.ports import Step, SystemClock
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
-from tracing_2pc.core.settings import check_name, check_url
+from tracing_2pc.core.settings import check_name, check_url, is_reference
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.protocol.retry import RetryPolicy
@@ -83,7 +83,7 @@ class ParticipantSink:
     ) -> None:
         if not participants:
             raise ConfigurationError('give at least one participant: {"name": "http…"}')
-        if token is not None and not token.startswith(("env:", "file:")):
+        if token is not None and not is_reference(token):
             raise ConfigurationError(
                 "token: give a reference, env:NAME or file:PATH, not the token itself: "
                 "it would be pickled into Spark's files and pages"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.settings import read_secret
+from tracing_2pc.core.settings import is_reference, read_secret
 from tracing_2pc.tracing import propagation
 
 Asked: TypeAlias = dict[str, str]
@@ -137,7 +137,7 @@ def apply(settings: Mapping[str, str]) -> None:
 
 def _travels(name: str, value: str) -> bool:
     if name == HEADERS:
-        return value.startswith(("env:", "file:"))
+        return is_reference(value)
     if name != TRACE_FILE and not name.startswith(("OTEL_", "TPC_SKYWALKING_")):
         return False
     return not any(word in name for word in _SECRETS) and "@" not in value
