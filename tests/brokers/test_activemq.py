@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.activemq import Broker
 from support.branches import ONE, TRACE, Branch, orders, records
+from support.cable import Cable, Link
 from support.kinds import sqlite_url
 from support.participant import World, end, keep
 from support.relay import listed, order, publisher
@@ -24,7 +25,7 @@ from support.waiting import AT_LAST, PATIENT, SOON, until
 from brokers.publish import relay_of
 from brokers.publishing import assert_once, outbox, publish, publishing
 from participants.processes import free_ports
-from tracing_2pc.activemq import ActiveMQIntake, ActiveMQRelay
+from tracing_2pc.activemq import ActiveMQIntake, ActiveMQRelay, connection
 from tracing_2pc.activemq.connection import BrokerError, Brokers
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import Carrier
@@ -202,7 +203,6 @@ def test_what_cannot_be_sent_is_a_vote_to_abort(queue: str, text: str) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("found", ["no token", "two tokens"])
-@pytest.mark.ci
 def test_no_token_or_two_stop_the_relay(
     activemq: Broker,
     queue: str,
@@ -301,6 +301,82 @@ def test_what_the_broker_refuses_holds_back_its_application_only(
         about = {"ca": str(ca), **login, **changed}
         with pytest.raises(BrokerError):
             ActiveMQRelay(address, queue="q", **about).take_over("a")
+
+
+FAULTS = {
+    "cut before the commit": (b"COMMIT\n", Link.cut),
+    "the answer is lost": (b"COMMIT\n", Link.lose_answer),
+    "silent": (b"COMMIT\n", Link.be_silent),
+    "reads no further": (b"SEND\n", Link.read_no_further),
+}
+
+
+@pytest.fixture
+def cable(activemq: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cable]:
+    monkeypatch.setattr(connection, "_SILENT", SOON)
+    with Cable(activemq.place).laid() as laid:
+        yield laid
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_cable_that_fails_costs_nothing(
+    activemq: Broker, queue: str, cable: Cable, tmp_path: Path, fault: str
+) -> None:
+    """Each message is there once, more of them than a socket keeps."""
+    relay = ActiveMQRelay(cable.place, queue=queue)
+    world = outbox(sqlite_url(tmp_path), relay)
+    keep(world, "orders.1.1", ONE)
+    publish(activemq, queue, tmp_path)
+    keep(world, "orders.2.1", records(id=[*range(100)], note=["x" * 100_000] * 100))
+    cable.fail(*FAULTS[fault])
+    process = publisher(world, relay, PATIENT)
+    until(
+        lambda: (process.turn(), world.resource.gauges()["tpc.outbox.backlog"])[1] == 0
+    )
+    assert cable.failed.is_set()
+    process.stop()
+    relay.close()
+    end(world.resource)
+    keys = [one.headers["tpc-key"] for one in activemq.each(queue, 103)]
+    assert len({*keys}) == 103
+    assert not activemq.read(queue)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", [Link.be_silent, Link.read_no_further])
+def test_a_cable_that_fails_behind_tls(
+    guarded: tuple[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Link], None],
+) -> None:
+    """Nobody waits for it without end, and the next connection is a good one."""
+    address, ca = guarded
+    monkeypatch.setattr(connection, "_SILENT", SOON)
+    monkeypatch.setenv("BROKER_PASSWORD", SECRET)
+    login = {"user": "relay", "password": "env:BROKER_PASSWORD"}
+    with Cable(address).laid() as cable:
+        relay = ActiveMQRelay(cable.place, queue="guarded.a", ca=str(ca), **login)
+        world = outbox(sqlite_url(tmp_path), relay)
+        process = publisher(world, relay, PATIENT)
+        keep(world, "orders.1.1", ONE)
+        until(
+            lambda: (
+                (process.turn(), world.resource.gauges()["tpc.outbox.backlog"])[1] == 0
+            )
+        )
+        keep(world, "orders.2.1", records(id=[*range(100)], note=["x" * 100_000] * 100))
+        cable.fail(b"", fault)
+        until(
+            lambda: (
+                (process.turn(), world.resource.gauges()["tpc.outbox.backlog"])[1] == 0
+            )
+        )
+        assert cable.failed.is_set()
+        process.stop()
+        relay.close()
+        end(world.resource)
 
 
 @pytest.mark.nightly
