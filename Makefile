@@ -20,7 +20,7 @@ export PATH := $(PATH):$(CURDIR)/.cache/strace
 N ?= 1
 MINUTES ?= 10
 SEED := $(or $(SEED),$(shell date +%s))
-NIGHTLY := nightly-tests crash chaos fuzz stateful rules counts test-oldest-spark test-cluster \
+NIGHTLY := nightly-tests crash chaos chaos-events fuzz stateful rules counts test-oldest-spark test-cluster \
 	test-jaeger test-skywalking test-dashboards test-brokers browser test-compose
 
 # Makes one target after another and says how long each took. $(2): -k goes on after a failure.
@@ -31,7 +31,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 endef
 
-.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
+.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos chaos-events rules counts bench jaeger \
 	test-jaeger pictures oap kafka activemq test-brokers stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
@@ -110,6 +110,9 @@ crash: setup  ## kill at every failpoint, N times each, and once with branches o
 chaos: setup  ## kill and pause at random moments, on real Spark, for MINUTES; judge
 	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+chaos-events: setup activemq  ## the same of the pipeline from HTTP and a queue to a ledger and a queue
+	@$(JAVA) TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --events --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
 rules: setup  ## take each rule out of a copy, and see its test turn red
 	@PYTHONPATH=tests:. $(BIN)/python -m rules $(ARGS)
 
@@ -129,8 +132,9 @@ $(JAEGER): tools/jaeger/go.mod tools/jaeger/go.sum
 			-o "$(CURDIR)/$@" github.com/jaegertracing/jaeger/cmd/jaeger \
 		&& touch $@ && echo "built $@ in $$SECONDS s"
 
-test-jaeger: setup jaeger  ## what a real Jaeger is told, through its own API
-	$(JAVA) TPC_JAEGER="$(CURDIR)/$(JAEGER)" $(BIN)/pytest tests/backends $(ARGS)
+test-jaeger: setup jaeger activemq  ## what a real Jaeger is told, through its own API
+	$(JAVA) TPC_JAEGER="$(CURDIR)/$(JAEGER)" TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" \
+		$(BIN)/pytest tests/backends tests/brokers/test_pipeline.py $(ARGS)
 
 pictures: setup jaeger  ## docs/pictures, anew: tools/jaeger/README.md says where JAEGER_PAGE is from
 	TPC_JAEGER="$(CURDIR)/$(JAEGER)" PYTHONPATH=tests:. $(BIN)/python -m backends.pictures

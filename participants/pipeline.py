@@ -3,8 +3,9 @@
     INBOX_DATABASE=... TPC_TOKEN=... python -m participants.pipeline FOLDER \
         LEDGER_URL NOTIFIER_URL
 
-Each event gets the time of its processing. FOLDER/checkpoint and FOLDER/decisions.db
-are kept. It goes on until it is stopped; `DEMO_EVERY` is the pause between batches.
+Each event gets the time of its processing. FOLDER/checkpoint and FOLDER/decisions.db,
+or the decision log `DEMO_LOG`, are kept. It goes on until it is stopped, with a batch
+every `DEMO_EVERY`; where that is empty, it ends when all that was there is applied.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.spark.inbox_source import InboxSource
 from tracing_2pc.tracing.sdk.log_records import write_to_stderr
 
-from .job import session
+from .job import session, tick
 
 APPLICATION = "pipeline"
 
@@ -38,7 +39,7 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
         .option("url", "env:INBOX_DATABASE")
         .option("reader", APPLICATION)
         .load()
-        .select("id", "producer", "body", "carrier")
+        .select("position", "id", "producer", "body", "carrier")
         .withColumn("processed_at", current_timestamp())
     )
     sink = ParticipantSink(
@@ -46,23 +47,25 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
     )
     query = (
         events.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(processingTime=os.environ.get("DEMO_EVERY", "1 second"))
+        .trigger(**tick())
         .foreachBatch(
             two_phase_commit(
                 sink,
                 application=APPLICATION,
-                log=f"sqlite:///{folder / 'decisions.db'}",
+                log=os.environ.get("DEMO_LOG", f"sqlite:///{folder / 'decisions.db'}"),
                 links="carrier",
             )
         )
         .start()
     )
     query.awaitTermination()
+    spark.stop()
 
 
 if __name__ == "__main__":
     # Before Spark starts: tasks run in this Python, and a failpoint in a task takes
     # the driver along.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("DEMO_EVERY", "1 second")
     os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
     main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

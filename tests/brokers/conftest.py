@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from backends.conftest import backend
 from support import activemq as activemq_broker
 
 from bench.kafka_broker import Broker, running
+
+__all__ = ["activemq", "backend", "broker", "kafka"]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
+from backends.backend import Backend, Span
 from crash.deaths import variables
 from support.activemq import Broker
 from support.branches import TRACE
@@ -51,9 +52,13 @@ class Pipeline(NamedTuple):
 
 
 @pytest.fixture
-def pipeline(activemq: Broker, tmp_path: Path) -> Iterator[Pipeline]:
+def pipeline(activemq: Broker, backend: Backend, tmp_path: Path) -> Iterator[Pipeline]:
     tokens, logs = tmp_path / "tokens", tmp_path / "logs"
-    list(init(tmp_path / "tpc.toml", Settings(log="sqlite:///x.db"), tokens))
+    list(
+        init(
+            tmp_path / "tpc.toml", Settings(log=f"sqlite:///{tmp_path}/log.db"), tokens
+        )
+    )
     token_of = dict(line.split() for line in tokens.read_text().splitlines()[1:])
     with tokens.open("a") as file:
         file.write(f"producer {TOKEN} shop\n")
@@ -61,7 +66,7 @@ def pipeline(activemq: Broker, tmp_path: Path) -> Iterator[Pipeline]:
     ledger_database = f"sqlite:///{tmp_path}/ledger.db"
     common = {
         "TPC_TOKENS_FILE": str(tokens),
-        "TPC_TRACE_FILE": str(tmp_path / "trace.jsonl"),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint,
         "INBOX_DATABASE": f"sqlite:///{tmp_path}/inbox.db",
     }
     environments = {
@@ -108,17 +113,23 @@ def post(gateway: Service, event: dict[str, Any]) -> int:
     return status
 
 
-def roots(file: Path) -> list[dict[str, Any]]:
-    """Return the root span of each transaction that applied something."""
-    spans = map(json.loads, file.read_text().splitlines())
-    found = [span for span in spans if span["name"] == "tpc.transaction"]
-    return [span for span in {s["span_id"]: s for s in found}.values() if span["links"]]
+def spans(backend: Backend, trace_id: str, *names: str) -> list[Span]:
+    """Return the first span of each name of a trace, when all have come."""
+
+    def found() -> list[Span]:
+        trace = backend.trace(trace_id) if backend.services() else []
+        return [next((s for s in trace if s["name"] == n), {}) for n in names]
+
+    return until(found, all)
 
 
 def test_each_event_is_applied_once(
-    activemq: Broker, pipeline: Pipeline, tmp_path: Path
+    activemq: Broker, backend: Backend, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """Through a job that is killed after its decision; by both doors."""
+    """Through a job that is killed after its decision; by both doors.
+
+    And one trace leads from the POST to the header of the outgoing message.
+    """
     assert post(pipeline.gateway, {"id": "order 1", "payload": {"amount": 3}}) == 202
     activemq.send(f"{pipeline.queue}-in", "4", order="order 2")
     fired = tmp_path / "fired"
@@ -137,6 +148,8 @@ def test_each_event_is_applied_once(
     engine.dispose()
     assert sorted(row.id for row in found) == ["order 1", "order 2"]
     (of,) = {one.headers["traceparent"].split("-")[1] for one in seen}
-    (root,) = roots(tmp_path / "trace.jsonl")
-    assert root["trace_id"] == of
-    assert [link["trace_id"] for link in root["links"]] == [TRACE["traceparent"][3:35]]
+    posted = TRACE["traceparent"][3:35]
+    root, told = spans(backend, of, "tpc.transaction", "tpc.outbox.send")
+    (post_span,) = spans(backend, posted, "POST /events")
+    assert [link["trace_id"] for link in root["links"]] == [posted]
+    assert (post_span["service"], told["service"]) == ("gateway", "notifier")

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 
-from chaos.inbox import Events
+from chaos.events import Events
 from chaos.rounds import run
 from chaos.world import World
 
@@ -19,7 +19,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--events", action="store_true", help="by way of an inbox")
+    parser.add_argument(
+        "--events",
+        action="store_true",
+        help="by HTTP and by queue, to a ledger and a queue",
+    )
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop all, as Ctrl-C
     started = time.monotonic()

@@ -75,7 +75,8 @@ class Deeds:
         return self._hit(f"worker of {name}", self._below(name, "-m pyspark."))
 
     def _service(self) -> str:
-        service = self._chance.choice(list(self._world.services.values()))
+        others = self._world.others.values()
+        service = self._chance.choice([*self._world.services.values(), *others])
         if self._chance.random() < 0.5:
             service.kill()
             return f"kill all of {service.name}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
 from support.waiting import AT_LAST
 
-from chaos.inbox import Events
+from chaos.events import Events
 from chaos.rounds import one_round, run
 
 
@@ -25,9 +26,13 @@ def test_a_minute_of_kills_costs_nothing():
 
 @pytest.mark.ci
 @pytest.mark.spark
-def test_each_event_that_was_taken_is_in_the_ledger_once():
-    """Whichever of gateway, job, ledger and database is killed or paused; 32 clients
-    post meanwhile, each until it is told 202, and some once more."""
+@pytest.mark.broker
+@pytest.mark.skipif(
+    not os.environ.get("TPC_ACTIVEMQ"), reason="asked by `make test-brokers`"
+)
+def test_each_event_that_was_taken_is_in_ledger_and_queue_once():
+    """Whichever process, database or broker is killed or paused; clients post and send
+    meanwhile, each until it is told, and some once more."""
     lines: list[str] = []
     chance = random.Random(2026)
     result = one_round(AT_LAST / 60, chance, lines.append, Events, most=5)

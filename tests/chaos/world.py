@@ -55,6 +55,8 @@ class Place:
 
     def __init__(self, url: str, log: str, application: str) -> None:
         self.services: dict[str, Service] = {}
+        self.others: dict[str, Process] = {}
+        """What has no page that says whether it is ready."""
         self.drivers: dict[str, Process] = {}
         self._application = application
         self._committed = self._starts = 0
@@ -66,7 +68,7 @@ class Place:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run the round; at its end nothing of it runs any more."""
-        everything = (*self.services.values(), *self.beside())
+        everything = (*self.others.values(), *self.services.values(), *self.beside())
         with contextlib.closing(self._log), stopping(*everything):
             try:
                 yield
@@ -125,6 +127,9 @@ class Place:
         for service in self.services.values():
             if not service.alive():
                 service.launch()
+        for process in self.others.values():
+            if not process.alive():
+                process.start()
 
     def _answer(self) -> bool:
         self._tend_services()
@@ -150,10 +155,10 @@ class Place:
         self._no_more()
         moved, known = time.monotonic(), -1
         job = self.drivers["job"]
-        self._start("job", DEMO_EVERY=None)
+        self._start("job", DEMO_EVERY="")
         while job.alive() or job.wait(AT_LAST) != 0:
             if not job.alive():
-                self._start("job", DEMO_EVERY=None)
+                self._start("job", DEMO_EVERY="")
             if (done := self.committed()) != known:
                 moved, known = time.monotonic(), done
             _check(moved, f"{known} batches, then:\n{job.tail()}")

@@ -43,7 +43,13 @@ class Broker(Node):
         super().__init__(folder)
         (self._port,) = free_ports(1)
         self._log = folder / f"log {self._port}"
-        self._options = options
+        self.command = [
+            sys.executable,
+            str(START),
+            str(folder),
+            str(self._port),
+            *options,
+        ]
         self.place = f"127.0.0.1:{self._port}"
         self.address = f"activemq:{self.place}"
         self._names = (f"queue{n}" for n in itertools.count(1))
@@ -52,8 +58,7 @@ class Broker(Node):
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it answers."""
         self.folder.mkdir(exist_ok=True)
-        command = [sys.executable, START, self.folder, str(self._port), *self._options]
-        self._spawn(command, self._log)
+        self._spawn(self.command, self._log)
         if wait:
             until(self.answers)
 
@@ -134,11 +139,17 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]
     def on_receipt(self, frame: Any) -> None:
         self._receipts.put(frame.headers["receipt-id"])
 
+    def on_disconnected(self) -> None:
+        self._receipts.put("")
+
     def send(
         self, name: str, body: str, headers: Mapping[str, str], receipt: str
     ) -> None:
+        """Send, and wait for the receipt; `ConnectionError`: there is none."""
         self.link.send(f"/queue/{name}", body, headers=dict(headers), receipt=receipt)
-        assert self._receipts.get(timeout=AT_LAST) == receipt
+        if not (found := self._receipts.get(timeout=AT_LAST)):
+            raise ConnectionError(f"no receipt for a message to {name}")
+        assert found == receipt
 
     def browse(self, name: str) -> Iterator[Any]:
         """Yield what is in a queue."""
