@@ -20,7 +20,7 @@ export PATH := $(PATH):$(CURDIR)/.cache/strace
 N ?= 1
 MINUTES ?= 10
 SEED := $(or $(SEED),$(shell date +%s))
-NIGHTLY := nightly-tests crash chaos chaos-events fuzz stateful rules counts test-oldest-spark test-cluster \
+NIGHTLY := nightly-tests crash chaos chaos-events fuzz stateful rules model counts test-oldest-spark test-cluster \
 	test-jaeger test-skywalking test-dashboards test-brokers browser test-compose
 
 # Makes one target after another and says how long each took. $(2): -k goes on after a failure.
@@ -31,7 +31,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 endef
 
-.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos chaos-events rules counts bench jaeger \
+.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos chaos-events rules model counts bench jaeger \
 	test-jaeger pictures oap kafka activemq test-brokers stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
@@ -115,6 +115,9 @@ chaos-events: setup activemq  ## the same of the pipeline from HTTP and a queue 
 
 rules: setup  ## take each rule out of a copy, and see its test turn red
 	@PYTHONPATH=tests:. $(BIN)/python -m rules $(ARGS)
+
+model: setup  ## explore the protocol as a program: a million worlds, and each rule taken out
+	@$(BIN)/python -m spec $(ARGS)
 
 counts: setup  ## exact counts: flushes, requests, connections, Spark jobs
 	@tools/strace >/dev/null

@@ -1,0 +1,1 @@
+"""The protocol as a program that is explored: `make model`."""
