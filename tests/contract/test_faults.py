@@ -46,6 +46,7 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 pytestmark = pytest.mark.ci
 
 MANUAL = Path(__file__).parents[2] / "docs" / "testing.md"
+EXAMPLES = ["test_a_commit_whose_answer_is_lost", "test_an_order_is_at_both_once"]
 
 ROWS = 4
 """Rows in a partition; a batch has two partitions."""
@@ -450,17 +451,12 @@ def test_one_fault_after_another(open_job, seed):
     assert happened["commit"] >= 6
 
 
-def test_the_example_in_the_manual(open_job, monkeypatch):
-    """A test like it passes on a participant that keeps the contract, and one batch."""
-    job = open_job()
-    monkeypatch.setenv("TPC_TOKEN", "not-looked-at")
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_in_the_manual(example, tmp_path, monkeypatch):
+    """Tests of a job pass as they stand there."""
     text = MANUAL.read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n([^`]*FaultProxy.*?)^```", text, re.M | re.S)
-    names: dict[str, Any] = {"run_one_batch": lambda sink: run_one(job, sink)}
-    exec(block.replace("http://127.0.0.1:8081", job.servers.urls[0]), names)
-    names["test_a_commit_whose_answer_is_lost"]()
-    assert job.servers.log.unfinished(job.application) == []
-
-
-def run_one(job: Job, sink: ParticipantSink) -> None:
-    assert dataclasses.replace(job, sink=sink).apply(0) is True
+    found = rf"^```python\n([^`]*def {example}\(.*?)^```"
+    (block,) = re.findall(found, text, re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    names[example](tmp_path, monkeypatch)

@@ -1,14 +1,16 @@
 """What you test your own jobs, sinks and services with.
 
-The promises of a sink, and of a participant's resource, as tests, a temporary decision
-log, a proxy that loses and repeats requests as planned, a collector that keeps
-spans, and traces as indented text.
+Participants in the test's process and a batch without Spark, the promises of a sink,
+and of a participant's resource, as tests, a temporary decision log, a proxy that loses
+and repeats requests as planned, a collector that keeps spans, and traces as indented
+text.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from tracing_2pc.testing.collector import Collector
 from tracing_2pc.testing.fault_proxy import Fault, FaultProxy, SeenRequest
+from tracing_2pc.testing.one_batch import run_one_batch, served
 from tracing_2pc.testing.temporary_log import temporary_log
 from tracing_2pc.testing.traces import read_trace_file, span_tree
 
@@ -24,6 +26,8 @@ __all__ = [
     "SeenRequest",
     "SinkContract",
     "read_trace_file",
+    "run_one_batch",
+    "served",
     "span_tree",
     "temporary_log",
 ]

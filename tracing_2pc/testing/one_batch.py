@@ -1,0 +1,75 @@
+"""A job's test without Spark: participants in this process, and one batch for them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracing_2pc.sinks.composite import as_single_sink
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.testing.sink_job import SinkJob
+from tracing_2pc.testing.temporary_log import temporary_log
+
+if TYPE_CHECKING:
+    from tracing_2pc.participant.engine import ParticipantEngine
+    from tracing_2pc.sinks.base import Sink
+
+
+@contextlib.contextmanager
+def served(resource: ParticipantEngine, name: str = "participant") -> Iterator[str]:
+    """Serve a participant's resource from threads of this process; yield its URL.
+
+    It listens on 127.0.0.1, and asks for no token. At the end what has begun is
+    answered, no thread is left, and the resource is closed.
+
+    Args:
+        resource: as `TaggedRows(...)`, or one of your own.
+        name: in its spans.
+    """
+    from flask import Flask
+    from werkzeug.serving import make_server
+
+    from tracing_2pc.http.server import participant_blueprint
+
+    app = Flask(name)
+    app.register_blueprint(participant_blueprint(resource, insecure=True, name=name))
+    server: Any = make_server("127.0.0.1", 0, app, threaded=True)
+    server.daemon_threads = False  # its end waits for them
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        resource.close()
+
+
+def run_one_batch(
+    sink: Sink | Sequence[Sink],
+    *partitions: Sequence[Mapping[str, Any]],
+    application: str = "test",
+    batch: int = 0,
+    log: SqlDecisionLog | None = None,
+) -> bool:
+    """Write a batch as a job does, with the real coordinator and without Spark.
+
+    Args:
+        sink: what the job writes to, or several.
+        partitions: records by column; each partition is a task.
+        application: whose batch it is.
+        batch: its number. A batch that this log has committed is a replay, as after a
+            driver's restart: False is returned, and nothing is written.
+        log: where it is decided; by default an empty one, which is gone afterwards.
+
+    Raises:
+        TwoPhaseError: as in a job: it was aborted, and nothing of it is to be seen; or
+            `CommitPendingError`, it is committed, and somebody has not acknowledged it.
+    """
+    one = as_single_sink(sink)
+    job = SinkJob(one, log or temporary_log(), application)
+    branches = {f"{number}.0": rows for number, rows in enumerate(partitions)}
+    return job.apply(batch, lambda tasks: tasks.write_all(branches))
