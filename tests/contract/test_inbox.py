@@ -67,6 +67,42 @@ def test_an_event_is_kept_as_it_came(inbox, clock):
     assert (kept.body, kept.at, kept.carrier) == ('{"n": 1.10}', clock.now, trace)
 
 
+ODD = ["\\", "\\n", "\\.", "ü", "'\"", "%", "\\N", "\\x41", "x" * 70_000]
+
+
+def test_many_are_kept_as_they_came(inbox):
+    """However they are written to the database at once, and once."""
+    many = [
+        NewEvent(
+            f"{number} {odd[:9]}",
+            f"\t[\n\r {json.dumps(odd)} ]",
+            Carrier(tracestate=odd[:9]),
+        )
+        for number, odd in enumerate(ODD * 20)
+    ]
+    for is_new in (True, False):
+        assert {one.is_new for one in inbox.store("shop", many)} == {is_new}
+    kept = inbox.read(START, inbox.end())
+    assert [(one.id, one.body, one.carrier) for one in kept] == [
+        (one.id, one.body, one.carrier) for one in many
+    ]
+    assert {(one.producer, one.at) for one in kept} == {("shop", 1_000_000.0)}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("count", [1, 200])
+def test_what_a_database_lacks_is_refused(new_database, count):
+    """However many come with it; and the next ones are stored."""
+    inbox = Inbox(new_database("TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"))
+    bad = [NewEvent(str(n), '"\u2192"') for n in range(count)]
+    for also in (None, lambda *_: None):
+        with pytest.raises(RefusalError) as refused:
+            inbox.store("shop", bad, also)
+        assert refused.value.refusal is Refusal.MALFORMED
+    assert inbox.store("shop", [event("1")]) == [Stored("1", 1, True)]
+    inbox.close()
+
+
 def test_an_id_is_stored_once(inbox):
     """Again, in one request, or of another producer: each has its own ids."""
     inbox.store("shop", [event("a")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -38,6 +39,10 @@ _ANSWERS: Final = {ACCEPTED: "known", 409: "conflict", **_REFUSED}
 
 _EXACT: Final = strict_decoder(exact)
 _SPACE: Final = " \t\r\n"
+_USUAL: Final = re.compile(
+    r'{"id"s:s"([^"\\\x00-\x1f]*)"s,s"payload"s:s'.replace("s", r"[ \t\r\n]*")
+)
+"""How an event begins that is written as nearly all are: it is read in one go."""
 
 
 def events_blueprint(
@@ -245,6 +250,11 @@ def _members(text: str) -> Mapping[str, tuple[Any, str]]:
     Raises:
         ValueError, IndexError, RecursionError: it is none.
     """
+    if usual := _USUAL.match(text):
+        first = usual.end()
+        content, at = _EXACT.raw_decode(text, first)
+        if text[at:].strip(_SPACE) == "}":
+            return {"id": (usual[1], ""), "payload": (content, text[first:at])}
     found: dict[str, tuple[Any, str]] = {}
     at = _skip(text, _past(text, 0, "{"))
     more = text[at] != "}"

@@ -187,23 +187,19 @@ class Inbox:
         except sa.exc.DataError:
             # A text that this database lacks: only who brought it is told.
             if len(requests) == 1:
-                raise
-            return [self._store_one(one) for one in requests]
+                return [_lacking()]
+            return [self._store_together([one])[0] for one in requests]
         return answers
-
-    def _store_one(self, request: Sequence[_Request]) -> _Answer:
-        try:
-            return self._store_together([request])[0]
-        except sa.exc.DataError:
-            detail = "an event has a character that the database here lacks"
-            return RefusalError(Refusal.MALFORMED, detail)
 
     def _store_alone(
         self, producer: str, events: Sequence[NewEvent], also: AlsoDo
     ) -> list[Stored]:
         request = [(producer, event) for event in events]
         with self._writing() as connection:
-            (answer,), added = self._add(connection, [request])
+            try:
+                (answer,), added = self._add(connection, [request])
+            except sa.exc.DataError:
+                raise _lacking() from None
             if isinstance(answer, RefusalError):
                 raise answer
             if added:
@@ -456,6 +452,11 @@ _PUT_BACK: Final = (
     "It was put back from a copy, or is another one: find out what is missing before a "
     "reader goes on with a new checkpoint"
 )
+
+
+def _lacking() -> RefusalError:
+    detail = "an event has a character that the database here lacks"
+    return RefusalError(Refusal.MALFORMED, detail)
 
 
 def _place(

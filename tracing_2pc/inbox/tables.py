@@ -19,6 +19,7 @@ from sqlalchemy.dialects import postgresql
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import carrier_from_json
 from tracing_2pc.inbox.event import MAX_ID, Event, NewEvent, Offset
+from tracing_2pc.store.engines.database import driver_errors
 from tracing_2pc.store.engines.writes import join_writes
 
 VERSION: Final = 1
@@ -26,6 +27,9 @@ MAX_NAME: Final = 40
 
 PORTION: Final = 2_000
 """Rows that one transaction deletes."""
+
+_COPIED: Final = 100
+"""Events that are worth a COPY, which takes a round trip more for each table."""
 
 Key = tuple[str, str]
 """An event's producer and id."""
@@ -164,6 +168,10 @@ class InboxTables:
         events: Sequence[tuple[int, str, NewEvent]],
     ) -> None:
         """Add events, by position and producer, and put the head to the last one."""
+        if connection.dialect.name == "postgresql" and len(events) >= _COPIED:
+            self._copy(connection, at, events)
+            connection.execute(self.head.update().values(position=last))
+            return
         carriers: dict[int, str] = {}  # a request's events share one
         keys, kept = [], []
         for position, producer, event in events:
@@ -180,6 +188,29 @@ class InboxTables:
         for table, rows in ((self.key, keys), (self.event, kept)):
             connection.execute(table.insert(), [{**row, "at": at} for row in rows])
         connection.execute(self.head.update().values(position=last))
+
+    def _copy(
+        self,
+        connection: Connection,
+        at: float,
+        events: Sequence[tuple[int, str, NewEvent]],
+    ) -> None:
+        """Add many in COPY's own form, which the server reads in half of the time."""
+        keys, kept, carriers = [], [], dict[int, str]()
+        for position, producer, event in events:
+            which = id(event.carrier)
+            if which not in carriers:
+                carriers[which] = _escaped(_json(event.carrier))
+            name = f"{producer}\t{_escaped(event.id)}"
+            keys.append(f"{name}\t{event.digest}\t{position}\t{at!r}\n")
+            body = _escaped(event.body)
+            kept.append(f"{position}\t{name}\t{body}\t{at!r}\t{carriers[which]}\n")
+        cursor, names = connection.connection.cursor(), connection.dialect
+        with driver_errors(connection):
+            for table, lines in ((self.key, keys), (self.event, kept)):
+                name = names.identifier_preparer.format_table(table)
+                with cursor.copy(f"COPY {name} FROM STDIN") as copy:
+                    copy.write("".join(lines))
 
     # --- reading ---------------------------------------------------------------------
 
@@ -321,6 +352,12 @@ def _insert_json(table: sa.Table, parameter: str) -> sa.Insert:
     at = sa.bindparam("on", type_=sa.Float(53))
     names = [*(c.name for c in given), "at"]
     return table.insert().from_select(names, sa.select(*values, at))
+
+
+def _escaped(text: str) -> str:
+    """Write a text as COPY reads it."""
+    text = text.replace("\\", "\\\\").replace("\t", "\\t")
+    return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -167,6 +167,19 @@ class Database:
         return f"{self.address}: {type(origin or error).__name__}: {text}"
 
 
+@contextlib.contextmanager
+def driver_errors(connection: sa.Connection) -> Iterator[None]:
+    """Raise what the driver itself raises as SQLAlchemy does."""
+    driver: type[Exception] = connection.dialect.loaded_dbapi.Error
+    try:
+        yield
+    except driver as error:
+        wrapped = sa.exc.DBAPIError.instance(
+            None, None, error, driver, dialect=connection.dialect
+        )
+        raise wrapped from error
+
+
 def describe_error(error: Exception) -> str:
     """Return an error in one line for a log: its class, and why if no record is in it.
 
