@@ -25,7 +25,7 @@ from support.waiting import AT_LAST, PATIENT, SOON, until
 from brokers.publish import relay_of
 from brokers.publishing import assert_once, outbox, publish, publishing
 from participants.processes import free_ports
-from tracing_2pc.activemq import ActiveMQIntake, ActiveMQRelay, connection
+from tracing_2pc.activemq import ActiveMQIntake, ActiveMQRelay
 from tracing_2pc.activemq.connection import BrokerError, Brokers
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import Carrier
@@ -306,22 +306,40 @@ def test_what_the_broker_refuses_holds_back_its_application_only(
 FAULTS = {
     "cut before the commit": (b"COMMIT\n", Link.cut),
     "the answer is lost": (b"COMMIT\n", Link.lose_answer),
+}
+ENDLESS = {
     "silent": (b"COMMIT\n", Link.be_silent),
     "reads no further": (b"SEND\n", Link.read_no_further),
 }
+"""Noticed when heart-beats, or room to send, have not come for 30 s."""
 
 
 @pytest.fixture
-def cable(activemq: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cable]:
-    monkeypatch.setattr(connection, "_SILENT", SOON)
+def cable(activemq: Broker) -> Iterator[Cable]:
     with Cable(activemq.place).laid() as laid:
         yield laid
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("sign", "fault"),
+    [
+        *(
+            pytest.param(*f, id=name, marks=pytest.mark.ci)
+            for name, f in FAULTS.items()
+        ),
+        *(
+            pytest.param(*f, id=name, marks=pytest.mark.nightly)
+            for name, f in ENDLESS.items()
+        ),
+    ],
+)
 def test_a_cable_that_fails_costs_nothing(
-    activemq: Broker, queue: str, cable: Cable, tmp_path: Path, fault: str
+    activemq: Broker,
+    queue: str,
+    cable: Cable,
+    tmp_path: Path,
+    sign: bytes,
+    fault: Callable[[Link], None],
 ) -> None:
     """Each message is there once, more of them than a socket keeps."""
     relay = ActiveMQRelay(cable.place, queue=queue)
@@ -329,7 +347,7 @@ def test_a_cable_that_fails_costs_nothing(
     keep(world, "orders.1.1", ONE)
     publish(activemq, queue, tmp_path)
     keep(world, "orders.2.1", records(id=[*range(100)], note=["x" * 100_000] * 100))
-    cable.fail(*FAULTS[fault])
+    cable.fail(sign, fault)
     process = publisher(world, relay, PATIENT)
     until(
         lambda: (process.turn(), world.resource.gauges()["tpc.outbox.backlog"])[1] == 0
@@ -353,7 +371,6 @@ def test_a_cable_that_fails_behind_tls(
 ) -> None:
     """Nobody waits for it without end, and the next connection is a good one."""
     address, ca = guarded
-    monkeypatch.setattr(connection, "_SILENT", SOON)
     monkeypatch.setenv("BROKER_PASSWORD", SECRET)
     login = {"user": "relay", "password": "env:BROKER_PASSWORD"}
     with Cable(address).laid() as cable:
