@@ -129,11 +129,17 @@ def test_of_too_many_unfinished_ones_the_oldest_are_listed(operator, monkeypatch
         (["--application", "orders"], ["orders.7.1", "orders.5.1"]),
         (["--application", "bookings"], ["bookings.3.1"]),
         (["--older-than", "1h"], []),
+        (["--since", "2999-01-31T18:05"], []),
+        (["--since", "100000d", "--participant", "nobody"], []),
+        (["--participant", "notifier"], ["orders.7.1", "orders.5.1"]),
+        (["--batch", "5"], ["orders.5.1"]),
+        (["--beyond", "orders.6.1"], ["orders.7.1", "bookings.3.1", "orders.5.1"]),
+        (["--beyond", "orders.5.1", "--log-only"], ["orders.7.1"]),
         (["--limit", "1"], ["orders.7.1"]),
     ],
 )
 def test_a_list_is_filtered(operator, options, found):
-    """By application, state, age and number; the log only if that is asked for."""
+    """By all that a search takes; the log only if that is asked for."""
     stuck(operator)
     operator.reach()
     _, listed = operator.json("ls", *options)

@@ -143,12 +143,61 @@ def test_filters(history):
     assert ids(history.transactions(unfinished)) == ["orders.2.1", "bookings.0.1"]
     oldest = dataclasses.replace(unfinished, limit=1)
     assert ids(history.transactions(oldest)) == ["orders.2.1"]
-    assert ids(history.transactions(TransactionFilter(older_than=30))) == [
-        "orders.1.1",
+    assert ids(history.transactions(TransactionFilter(batch=0))) == [
+        "bookings.0.1",
         "orders.0.1",
     ]
+    assert ids(history.transactions(TransactionFilter(participant="c"))) == []
+    bounds = TransactionFilter(since=START + 20, until=START + 40)
+    assert ids(history.transactions(bounds)) == ["orders.2.1", "orders.1.1"]
+    for at in ({"since": START + 51}, {"until": START - 1}, {"since": START + 60}):
+        assert history.transactions(TransactionFilter(**at)) == []
     assert ids(history.transactions(TransactionFilter(limit=1))) == ["bookings.0.1"]
     assert history.transactions(TransactionFilter(application="nobody")) == []
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"participant": "a"},
+        {"unfinished": True},
+        {"state": TransactionState.ABORTED},
+        {"since": START + 5, "until": START + 35},
+    ],
+    ids=str,
+)
+def test_pages_have_each_transaction_once(log, time, monkeypatch, chosen):
+    """Of several applications, with later attempts, however short the pages are.
+
+    Also where a page looks at less than it may show, and while others are begun.
+    """
+    for batch in range(4):
+        for application in ("orders", "bookings"):
+            aborted = begin(log, batch, application)
+            decide(log, aborted, Decision.ABORT)
+            finish(log, aborted)
+            time.time += 5
+            again = begin(log, batch, application)
+            if batch < 3:
+                decide(log, again, Decision.COMMIT)
+                finish(log, again)
+    filters = TransactionFilter(**chosen)
+    whole = ids(log.transactions(filters))
+    assert len(whole) > 1
+    begin(log, 0, "between")
+    monkeypatch.setattr(reader, "_LOOKED_AT", 2)
+    for limit in (1, 3):
+        found, page = [], log.search(dataclasses.replace(filters, limit=limit))
+        found += ids(page.rows)
+        while page.beyond:
+            more = dataclasses.replace(filters, limit=limit, beyond=page.beyond)
+            page = log.search(more)
+            assert len(page.rows) <= limit
+            found += ids(page.rows)
+        of_these = [id_ for id_ in found if not id_.startswith("between")]
+        assert sorted(of_these) == sorted(whole)
+        assert limit == 3 or of_these == whole or "participant" in chosen
 
 
 def test_deliveries_say_when_and_why(history):
@@ -234,7 +283,7 @@ OF_EACH = (
 
 def test_the_cost_does_not_grow_with_what_is_finished(history, base):
     """Open records by the partial index; newest ones and named ones by theirs."""
-    fill(base, 5_000, "aborted", first=10)
+    fill(base, 5_000, "committed", first=10)
     with base.durable() as connection:
         for text in (OF_EACH, "ANALYZE"):
             connection.exec_driver_sql(text)
@@ -243,7 +292,11 @@ def test_the_cost_does_not_grow_with_what_is_finished(history, base):
         return "autoindex" if base.url.drivername.startswith("sqlite") else name
 
     one = {"ids": ["orders.0.1"]}
-    asked = {"of": "orders", "most": 10}
+    asked = {"of": "orders", "at": 3}
+    place = {**asked, "low": 0, "high": 9_000, "from_batch": 4_000, "from_attempt": 1}
+    place |= {"most": 10, "looked_at": 1_000, "state": "aborted", "participant": "a"}
+    place |= {"since": 1.0, "until": 2.0}
+    wanted = ("since", "until")
     newest = key("tpc_transaction_application_batch_attempt_key")
     for statement, values, index in (
         (statements.load_transactions(statements.UNFINISHED), asked, "tpc_unfinished"),
@@ -255,8 +308,14 @@ def test_the_cost_does_not_grow_with_what_is_finished(history, base):
         (statements.UNFINISHED_APPLICATIONS, asked, "tpc_unfinished"),
         (statements.SOME_UNFINISHED, asked, "tpc_unfinished"),
         (statements.SOME_UNFINISHED_OF, asked, "tpc_unfinished"),
-        (statements.UNFINISHED_SUMMARIES, asked, "tpc_unfinished"),
-        (statements.SUMMARIES, asked, newest),
+        (statements.summaries("ASC", "unfinished"), place, "tpc_unfinished"),
+        (statements.summaries("DESC", *wanted), place, newest),
+        (statements.summaries("DESC", "participant"), place, newest),
+        (statements.summaries("DESC", "others", "state"), place, "tpc_not_committed"),
+        (statements.last_looked_at("DESC"), place, newest),
+        (statements.BEGUN_FROM, asked, newest),
+        (statements.BEGUN_THROUGH, asked, newest),
+        (statements.OLDEST_AND_NEWEST, asked, newest),
         (statements.OUTSTANDING_OF, one, key("tpc_delivery_pkey")),
         (statements.STATES_OF, one, key("tpc_transaction_pkey")),
     ):

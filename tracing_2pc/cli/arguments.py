@@ -7,11 +7,14 @@ import difflib
 import functools
 import importlib.metadata
 import re
+import time
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeAlias
 
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.settings import seconds
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.inspection.wording import parse_time
 
 DONE, LEFT, USAGE = 0, 1, 2
 
@@ -130,8 +133,14 @@ def _add_reading(add: Add) -> None:
     ls.add_argument("--application", help="only of this one")
     ls.add_argument("--state", choices=[str(state) for state in TransactionState])
     ls.add_argument("--unfinished", action="store_true", help="nothing finished")
+    ls.add_argument("--batch", type=int, help="only of this number")
+    ls.add_argument("--participant", metavar="NAME", help="only where it takes part")
     ls.add_argument("--older-than", type=_duration, metavar="AGE", help="as in 5m")
+    about = "begun since: as in 2h, or 2026-01-31T18:05, in UTC"
+    ls.add_argument("--since", type=_time, metavar="TIME", help=about)
     ls.add_argument("--limit", type=_count, default=100, help="default: 100")
+    about = "what finished before this one, of its application: to page on"
+    ls.add_argument("--beyond", type=_id, metavar="ID", help=about)
     ls.add_argument("--log-only", action="store_true", help="ask no participant")
 
     _add_transaction(add("show", "show all that is known of one transaction"))
@@ -280,6 +289,20 @@ def _add_keeping(add: Add) -> None:
 def _duration(text: str) -> float:
     try:
         return seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _time(text: str) -> float:
+    try:
+        return parse_time(text, time.time())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _id(text: str) -> TransactionId:
+    try:
+        return TransactionId.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

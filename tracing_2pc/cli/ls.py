@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
@@ -48,9 +49,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     filters = TransactionFilter(
         options.application,
         TransactionState(options.state) if options.state else None,
-        options.older_than,
-        unfinished=options.unfinished,
-        limit=options.limit,
+        options.unfinished,
+        options.limit,
+        options.batch,
+        options.participant,
+        options.since,
+        None if options.older_than is None else time.time() - options.older_than,
+        () if options.beyond is None else (options.beyond,),
     )
     participants = {} if options.log_only else open_participants(settings)
     with open_configured_log(settings) as log, asking(participants):

@@ -27,24 +27,21 @@ class TransactionFilter:
 
     application: str | None = None
     state: TransactionState | None = None
-    older_than: float | None = None  # begun so many seconds ago or more
     unfinished: bool = False  # only those that are not finished
     limit: int = 100
+    batch: int | None = None
+    participant: str | None = None  # takes part, whether something is for it or not
+    # When they were begun, in Unix seconds. Batches are looked for in their order: one
+    # that was begun while a clock was set back may be missed.
+    since: float | None = None
+    until: float | None = None
+    # Where the page before this one has ended: one transaction for each application.
+    beyond: tuple[TransactionId, ...] = ()
 
     @property
     def open_only(self) -> bool:
         """Whether no finished transaction can pass."""
         return self.unfinished or (self.state is not None and self.state not in FINAL)
-
-    @property
-    def is_selective(self) -> bool:
-        """Whether some of the transactions that are read may not pass."""
-        return self.state is not None or self.older_than is not None
-
-    def matches(self, summary: TransactionSummary, now: float) -> bool:
-        """Whether a transaction passes."""
-        young = self.older_than is not None and now - summary.started < self.older_than
-        return not young and self.state in (None, summary.state)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +68,16 @@ class TransactionSummary:
     passed_by: int | None = None
     cause: str | None = None
     detail: str | None = None
+
+
+class TransactionPage(NamedTuple):
+    """Some of what a filter lets through; `beyond` is where the next page begins.
+
+    Empty at the end. A page may be short, and have none, where there is still more.
+    """
+
+    rows: list[TransactionSummary]
+    beyond: tuple[TransactionId, ...]
 
 
 class AuditEntry(NamedTuple):
@@ -117,6 +124,14 @@ class LogReader(Protocol):
         """List transactions, newest first, at most `MOST`.
 
         Where none of them can be finished, the oldest first: the worst are not cut.
+        """
+
+    def search(self, chosen: TransactionFilter) -> TransactionPage:
+        """List the same by pages, through all that is on record.
+
+        No page takes longer because there is more: each begins where the last one
+        ended, at an index. What is looked for by participant is a bounded part of
+        history for each page.
         """
 
     def passed(self) -> list[TransactionRecord]:

@@ -96,13 +96,13 @@ def list_transactions(
     found = find_all(evidence, settings)
     unfinished, finished = list[TransactionSummary](), list[TransactionSummary]()
     if filters.state not in FINAL:
-        every = dataclasses.replace(filters, unfinished=True, limit=MOST)
+        every = dataclasses.replace(filters, unfinished=True, limit=MOST, beyond=())
         unfinished = log.transactions(every)
     if not filters.open_only:
         rows = log.transactions(filters)
         finished = [row for row in rows if row.state in FINAL]
     now = clock.now()
-    lost = list(_find_lost(log, evidence, filters, now))
+    lost = list(_find_lost(log, evidence, filters))
     ids = {row.transaction for row in lost}
     orphans = sorted(_find_orphans(evidence, filters, settings), key=lambda o: -o.age)
     return TransactionList(
@@ -117,24 +117,40 @@ def list_transactions(
 
 
 def _find_lost(
-    log: LogReader, evidence: Evidence, filters: TransactionFilter, now: float
+    log: LogReader, evidence: Evidence, filters: TransactionFilter
 ) -> Iterator[TransactionSummary]:
     for id_ in evidence.log.passed if evidence.log else ():
-        if filters.application in (None, id_.application):
-            newest = log.transactions(TransactionFilter(id_.application, limit=1))
-            yield from (row for row in newest if filters.matches(row, now))
+        same = filters.application in (None, id_.application)
+        if same and filters.batch in (None, id_.batch):
+            of_batch = dataclasses.replace(
+                filters,
+                application=id_.application,
+                batch=id_.batch,
+                unfinished=False,
+                limit=MOST,
+                beyond=(),
+            )
+            rows = log.transactions(of_batch)
+            yield from (row for row in rows if row.transaction == id_)
 
 
 def _find_orphans(
     evidence: Evidence, filters: TransactionFilter, settings: Settings
 ) -> Iterator[Orphan]:
     """Yield what was listed twice, and has no record or a closed one."""
-    least = max(settings.safety_interval, filters.older_than or 0.0)
     if filters.state is not None:
         return
     for case in evidence.transactions(settings.safety_interval):
         id_, prepared = case.transaction, case.prepared
-        of_another = filters.application not in (None, id_.application)
-        if case.record is None and not of_another and oldest(prepared) >= least:
+        age = oldest(prepared)
+        begun = evidence.now - age
+        other = (
+            filters.application not in (None, id_.application)
+            or filters.batch not in (None, id_.batch)
+            or filters.participant not in (None, *prepared)
+            or (filters.since is not None and begun < filters.since)
+            or (filters.until is not None and begun > filters.until)
+        )
+        if case.record is None and not other and age >= settings.safety_interval:
             old = oldest(prepared) >= settings.orphan_after
             yield Orphan(id_, prepared, old, why_no_record(case)[1])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Final
 
 from tracing_2pc.core.model import Holds
+from tracing_2pc.core.settings import seconds as read_duration
 from tracing_2pc.core.states import TransactionState, Verdict
 
 VERDICT_TEXT: Final[Mapping[Verdict, str]] = {
@@ -72,6 +74,23 @@ def format_time_of_day(at: float, now: float) -> str:
     if moment is None or today is None:
         return "an unknown time"
     return format_time(at).removeprefix(f"{today:%Y-%m-%d} ")
+
+
+def parse_time(text: str, now: float) -> float:
+    """Read a time: how long ago, as in *2h*, or in ISO 8601; in UTC without a zone.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    with contextlib.suppress(ValueError):
+        return now - read_duration(text)
+    try:
+        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        zone = moment.tzinfo or timezone.utc
+        return moment.replace(tzinfo=zone).timestamp()
+    except (ValueError, OverflowError):
+        form = "expected how long ago, as in 2h, or a time, as in 2026-01-31 18:05"
+        raise ValueError(f"{text[:40]!r}: {form}, in UTC") from None
 
 
 def format_iso(at: float | None) -> str | None:

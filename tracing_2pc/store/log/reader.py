@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import heapq
 import itertools
 import operator
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -18,6 +20,7 @@ from tracing_2pc.core.log_reader import (
     Deliveries,
     LogCondition,
     TransactionFilter,
+    TransactionPage,
     TransactionSummary,
 )
 from tracing_2pc.core.model import (
@@ -32,8 +35,11 @@ from tracing_2pc.store.log import schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.records import Change, cause_of, passed_by_of, said_in
 
-_SCANNED: Final = 10_000
-"""Transactions of an application that a selective list looks at."""
+_LOOKED_AT: Final = 100_000
+"""Transactions of an application that a page looks at, to find a participant's."""
+
+_LAST: Final = 2**62
+"""Above each batch and attempt."""
 
 _AT_ONCE: Final = 500  # ids in one statement
 
@@ -46,6 +52,13 @@ _AUDIT_VERBS: Final = (
 _values_of_delivery: Final = operator.attrgetter(
     *(field.name for field in dataclasses.fields(DeliveryRecord))
 )
+
+
+class _Part(NamedTuple):
+    """What one application has for a page, and where it stopped to look for more."""
+
+    rows: Sequence[Any]
+    stopped: TransactionId | None
 
 
 class SqlLogReader:
@@ -90,39 +103,97 @@ class SqlLogReader:
         return rows[0].name if rows else None
 
     def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
+        return self.search(chosen).rows
+
+    def search(self, chosen: TransactionFilter) -> TransactionPage:
+        most = min(chosen.limit, MOST)
         with self._database.reading() as connection:
             if chosen.application is None:
                 applications = connection.scalars(sql.APPLICATIONS).all()
             else:
                 applications = [chosen.application]
-            rows = [
-                row
-                for application in applications
-                for row in self._first(connection, chosen, application)
-            ]
-            newest_first = not chosen.open_only
-            rows.sort(key=lambda row: row.started, reverse=newest_first)
+            parts = {
+                name: self._look(connection, chosen, name, most)
+                for name in applications
+            }
+            merged = heapq.merge(
+                *(part.rows for part in parts.values()),
+                key=lambda row: row.started,
+                reverse=not chosen.open_only,
+            )
             # Only now: of a hundred applications most of the rows are not shown.
-            summaries = [_summary(row) for row in rows[: min(chosen.limit, MOST)]]
+            summaries = [_summary(row) for row in itertools.islice(merged, most)]
             deliveries = defaultdict(list)
             listed = (summary.transaction for summary in summaries)
             for row in _rows_of(connection, sql.OUTSTANDING_OF, listed):
                 deliveries[row.transaction_id].append(row)
-        return [
+        rows = [
             _with_participants(summary, deliveries[str(summary.transaction)])
             for summary in summaries
         ]
+        return TransactionPage(rows, _beyond(chosen, parts, rows))
 
-    def _first(
+    def _look(
+        self,
+        connection: sa.Connection,
+        chosen: TransactionFilter,
+        application: str,
+        most: int,
+    ) -> _Part:
+        """Read an application's, one more than fit; and where it stopped to look."""
+        order, wanted = "ASC" if chosen.open_only else "DESC", list[str]()
+        if chosen.open_only:
+            wanted.append("unfinished")
+        elif chosen.state not in (None, TransactionState.COMMITTED):
+            wanted.append("others")
+        asked: dict[str, Any] = {"of": application, "most": most + 1}
+        for name in ("state", "since", "until", "participant"):
+            if (value := getattr(chosen, name)) is not None:
+                wanted.append(name)
+                asked[name] = str(value) if name == "state" else value
+        low, high = self._batches(connection, chosen, application)
+        start = (low, 0) if chosen.open_only else (high, _LAST)
+        for id_ in chosen.beyond:
+            if id_.application == application:
+                start = (id_.batch, id_.attempt)
+        asked |= {"low": low, "high": high, "looked_at": _LOOKED_AT}
+        asked |= {"from_batch": start[0], "from_attempt": start[1]}
+        rows = connection.execute(sql.summaries(order, *wanted), asked).all()
+        if chosen.participant is None or len(rows) > most:
+            return _Part(rows, None)
+        last = connection.execute(sql.last_looked_at(order, *wanted), asked).first()
+        if last is None or last.looked_at < _LOOKED_AT:
+            return _Part(rows, None)
+        return _Part(rows, TransactionId.parse(last.id))
+
+    def _batches(
         self, connection: sa.Connection, chosen: TransactionFilter, application: str
-    ) -> Iterable[Any]:
-        statement = sql.UNFINISHED_SUMMARIES if chosen.open_only else sql.SUMMARIES
-        most = _SCANNED if chosen.is_selective else chosen.limit
-        asked = {"of": application, "most": most}
-        rows: Iterable[Any] = connection.execute(statement, asked)
-        now = self._now()
-        wanted = (row for row in rows if chosen.matches(row, now))
-        return itertools.islice(wanted, chosen.limit)
+    ) -> tuple[int, int]:
+        """Return the first and the last batch that can pass.
+
+        Batches are begun one after another: where a time lies among them is found in a
+        few steps along the index, and no index of times is kept up for each batch.
+        """
+        if chosen.batch is not None:
+            return chosen.batch, chosen.batch
+        if chosen.since is None and chosen.until is None:
+            return 0, _LAST
+
+        def begun(statement: sa.Executable) -> Callable[[int], float]:
+            of = {"of": application}
+            return lambda at: connection.scalar(statement, {**of, "at": at}) or 0.0
+
+        of = {"of": application}
+        oldest, newest = connection.execute(sql.OLDEST_AND_NEWEST, of).one()
+        if oldest is None:
+            return 0, 0
+        all_, low, high = range(oldest, newest + 1), oldest, newest
+        if (since := chosen.since) is not None:
+            low += bisect.bisect_left(all_, since, key=begun(sql.BEGUN_THROUGH))
+        if (until := chosen.until) is not None:
+            high = oldest - 1
+            high += bisect.bisect_right(all_, until, key=begun(sql.BEGUN_FROM))
+        return low, high
 
     def deliveries(self, transaction: TransactionId) -> Deliveries:
         rows = self._ask(sql.DELIVERIES_OF_ONE, one=str(transaction))
@@ -177,6 +248,26 @@ class SqlLogReader:
     def audit(self, transaction: TransactionId) -> list[AuditEntry]:
         whats = [f"{verb} {transaction}" for verb in _AUDIT_VERBS]
         return [AuditEntry(*row) for row in self._ask(sql.AUDIT_OF, whats=whats)]
+
+
+def _beyond(
+    chosen: TransactionFilter,
+    parts: Mapping[str, _Part],
+    shown: Iterable[TransactionSummary],
+) -> tuple[TransactionId, ...]:
+    """Return where the next page begins in each application; nothing at the end."""
+    ends = {id_.application: id_ for id_ in chosen.beyond}
+    count = Counter[str]()
+    for summary in shown:
+        ends[summary.transaction.application] = summary.transaction
+        count[summary.transaction.application] += 1
+    more = False
+    for name, part in parts.items():
+        if count[name] < len(part.rows):
+            more = True
+        elif part.stopped is not None:
+            more, ends[name] = True, part.stopped
+    return tuple(ends.values()) if more else ()
 
 
 def _rows_of(

@@ -122,6 +122,16 @@ sa.Index(
     sqlite_where=_UNFINISHED,
     postgresql_where=_UNFINISHED,
 )
+# So are the few that a batch did not end well with, among all that did.
+_OTHERS: Final = sa.text("state IN ('aborted', 'concluded')")
+sa.Index(
+    "tpc_not_committed",
+    transaction.c.application,
+    transaction.c.batch,
+    transaction.c.attempt,
+    sqlite_where=_OTHERS,
+    postgresql_where=_OTHERS,
+)
 
 
 def ensure(database: Database) -> None:

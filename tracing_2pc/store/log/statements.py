@@ -395,14 +395,76 @@ AUDIT_OF: Final = (
 """Reads the whole audit, which has a row for each action of a person."""
 
 _SUMMARY: Final = """
-    SELECT id, state, decision, started, decided, finished, rows, reason, carrier
-    FROM tpc_transaction WHERE application = :of {0}
-    ORDER BY batch {1}, attempt {1} LIMIT :most
+    SELECT id, application, batch, state, decision, started, decided, finished, rows,
+        reason, carrier
+    FROM {source} WHERE {wanted} ORDER BY batch {order}, attempt {order} LIMIT :most
 """
-UNFINISHED_SUMMARIES: Final = _sql(_SUMMARY.format("AND finished IS NULL", "ASC"))
-"""The oldest of one application."""
-SUMMARIES: Final = _sql(_SUMMARY.format("", "DESC"))
-"""The newest of one application, backwards along the unique index."""
+_PLACE: Final = """application = :of AND batch BETWEEN :low AND :high
+      AND (batch, attempt) {beyond} (:from_batch, :from_attempt)"""
+_BEYOND: Final = {"ASC": ">", "DESC": "<"}
+_OPPOSITE: Final = {"ASC": "DESC", "DESC": "ASC"}
+_WANTED: Final = {
+    # These as the partial indexes spell them.
+    "unfinished": "finished IS NULL",
+    "others": "state IN ('aborted', 'concluded')",
+    "state": "state = :state",
+    "since": "started >= :since",
+    "until": "started <= :until",
+    # Not by EXISTS, which a database may join, and read all deliveries for.
+    "participant": """(SELECT count(*) FROM tpc_delivery WHERE
+        transaction_id = id AND participant = :participant) > 0""",
+}
+
+
+@functools.cache
+def summaries(order: str, *wanted: str) -> sa.TextClause:
+    """What one application has beyond a place, along the index.
+
+    `participant` is held against `:looked_at` transactions, since none may have it.
+    """
+    conditions = [_PLACE.format(beyond=_BEYOND[order])]
+    conditions += [_WANTED[name] for name in wanted if name != "participant"]
+    source, where = "tpc_transaction", " AND ".join(conditions)
+    if "participant" in wanted:
+        source = f"({_looked_at(order, where)}) AS looked_at"
+        where = _WANTED["participant"]
+    return _sql(_SUMMARY.format(source=source, order=order, wanted=where))
+
+
+@functools.cache
+def last_looked_at(order: str, *wanted: str) -> sa.TextClause:
+    """Where `summaries` by participant stops to look, and how many it looks at."""
+    conditions = [_PLACE.format(beyond=_BEYOND[order])]
+    conditions += [_WANTED[name] for name in wanted if name != "participant"]
+    last = _OPPOSITE[order]
+    return sa.text(
+        "SELECT id, count(*) OVER () AS looked_at FROM "  # noqa: S608 - ours alone
+        f"({_looked_at(order, ' AND '.join(conditions))}) AS looked_at "
+        f"ORDER BY batch {last}, attempt {last} LIMIT 1"
+    )
+
+
+def _looked_at(order: str, where: str) -> str:
+    return (
+        f"SELECT * FROM tpc_transaction WHERE {where} "  # noqa: S608 - ours alone
+        f"ORDER BY batch {order}, attempt {order} LIMIT :looked_at"
+    )
+
+
+_BEGUN: Final = """
+    SELECT started FROM tpc_transaction WHERE application = :of AND batch {} :at
+    ORDER BY batch {order}, attempt {order} LIMIT 1
+"""
+BEGUN_FROM: Final = _sql(_BEGUN.format(">=", order="ASC"))
+"""When the first attempt at a batch, or after it, was begun."""
+BEGUN_THROUGH: Final = _sql(_BEGUN.format("<=", order="DESC"))
+"""When the last attempt at a batch, or before it, was begun."""
+OLDEST_AND_NEWEST: Final = _sql("""
+    SELECT (SELECT batch FROM tpc_transaction WHERE application = :of
+            ORDER BY batch LIMIT 1) AS oldest,
+           (SELECT batch FROM tpc_transaction WHERE application = :of
+            ORDER BY batch DESC LIMIT 1) AS newest
+""")
 
 OUTSTANDING_OF: Final = (
     sa.select(schema.delivery)
