@@ -70,9 +70,11 @@ def test_only_what_needs_no_session_is_open(app):
         "/refused/<participant>/<key>",
         "/refused/<participant>/<key>/confirm",
         "/refused/<participant>/<key>/resolve",
+        "/search",
         "/static/<path:filename>",
         "/transactions/<id_>",
         "/transactions/<id_>/confirm",
+        "/transactions/<id_>/in/<name>",
         "/transactions/<id_>/resolve",
     }
 

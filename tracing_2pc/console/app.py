@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
 
 from tracing_2pc.console.board import describe_place
+from tracing_2pc.console.history import HistoryPages
 from tracing_2pc.console.login import LoginPages
 from tracing_2pc.console.pages import Pages
 from tracing_2pc.console.refused import RefusedPages
@@ -22,6 +23,7 @@ from tracing_2pc.console.sessions import LIFE
 from tracing_2pc.console.state import ConsoleSources, ConsoleState
 from tracing_2pc.core.access import Gate
 from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.links import places_of
 from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.inspection import wording
 from tracing_2pc.inspection.summary import describe_abort, summarize
@@ -69,11 +71,16 @@ def console(sources: ConsoleSources, gate: Gate) -> Flask:
     )
     app.jinja_options = {**app.jinja_options, "trim_blocks": True}
     app.jinja_env.filters.update({filter_.__name__: filter_ for filter_ in _FILTERS})
+    finds = ("trace", "transaction")
+    places = places_of(sources.settings.links)
+    links = [place.name for place in places if place.finds in finds]
+    app.jinja_env.globals["trace_links"] = links
     text = {"Content-Type": "text/plain; charset=utf-8"}
     app.add_url_rule("/health/live", "live", lambda: ("ok\n", text))
     app.register_blueprint(LoginPages(gate))
     state = ConsoleState(sources)
     app.register_blueprint(Pages(state))
+    app.register_blueprint(HistoryPages(state))
     app.register_blueprint(RefusedPages(state))
     app.register_error_handler(Exception, _refuse)
     app.after_request(_protect)

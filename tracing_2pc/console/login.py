@@ -22,7 +22,7 @@ LONGEST_NAME: Final = 80
 
 _OPEN: Final = frozenset({"static", "live"})
 _ENTRY: Final = frozenset({"login.log_in", "login.form"})
-_REFUSED: Final = re.compile(r"/refused(/[A-Za-z0-9][A-Za-z0-9._-]*/[a-z0-9.-]+)?")
+_PAGE: Final = re.compile(r"/search|/refused(/[A-Za-z0-9][A-Za-z0-9._-]*/[a-z0-9.-]+)?")
 
 
 class LoginPages(Blueprint):
@@ -165,7 +165,7 @@ def _is_from_here() -> bool:
 
 def _known(path: str) -> str | None:
     """Return a path of ours that a session may begin at; nothing else is followed."""
-    if len(path) < 400 and _REFUSED.fullmatch(path):
+    if len(path) < 400 and _PAGE.fullmatch(path):
         return path
     name = path.removeprefix("/transactions/")
     try:

@@ -49,7 +49,7 @@ class Pages(ActingPages):
 
     def transaction(self, id_: str) -> ResponseReturnValue:
         """Show all that is known of one transaction; the log alone if others wait."""
-        transaction, session = _read(id_), current_session()
+        transaction, session = read_id(id_), current_session()
         with self._state.asking() as free:
             view = self._state.views.get((transaction, free))
         notice, session.notice = session.notice, None
@@ -76,7 +76,7 @@ class Pages(ActingPages):
 
     def acts(self, **path: str) -> tuple[str, str, list[Act]]:
         """Return them from a view that is new."""
-        transaction = _read(path["id_"])
+        transaction = read_id(path["id_"])
         self._state.drop(transaction)
         view = self._state.views.get((transaction, True))
         now = str(view.state or "not on record")
@@ -99,7 +99,7 @@ def _colour(view: TransactionView) -> str:
     return "warning" if view.unsure or _is_unknown(view) else "well"
 
 
-def _read(id_: str) -> TransactionId:
+def read_id(id_: str) -> TransactionId:
     """Return the transaction whose id is in a path, if the token is for it."""
     try:
         transaction = TransactionId.parse(id_)

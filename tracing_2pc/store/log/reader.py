@@ -35,8 +35,8 @@ from tracing_2pc.store.log import schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.records import Change, cause_of, passed_by_of, said_in
 
-_LOOKED_AT: Final = 100_000
-"""Transactions of an application that a page looks at, to find a participant's."""
+_LOOKED_AT: Final = 50_000
+"""Transactions that a page looks at, to find a participant's."""
 
 _LAST: Final = 2**62
 """Above each batch and attempt."""
@@ -112,8 +112,9 @@ class SqlLogReader:
                 applications = connection.scalars(sql.APPLICATIONS).all()
             else:
                 applications = [chosen.application]
+            each = _LOOKED_AT // max(1, len(applications)) + 1
             parts = {
-                name: self._look(connection, chosen, name, most)
+                name: self._look(connection, chosen, name, most, each)
                 for name in applications
             }
             merged = heapq.merge(
@@ -139,6 +140,7 @@ class SqlLogReader:
         chosen: TransactionFilter,
         application: str,
         most: int,
+        looked_at: int,
     ) -> _Part:
         """Read an application's, one more than fit; and where it stopped to look."""
         order, wanted = "ASC" if chosen.open_only else "DESC", list[str]()
@@ -155,14 +157,17 @@ class SqlLogReader:
         start = (low, 0) if chosen.open_only else (high, _LAST)
         for id_ in chosen.beyond:
             if id_.application == application:
-                start = (id_.batch, id_.attempt)
-        asked |= {"low": low, "high": high, "looked_at": _LOOKED_AT}
+                further = max if chosen.open_only else min
+                start = further(start, (id_.batch, id_.attempt))
+        # A bound, too: PostgreSQL begins there, and not at what it is to be beyond.
+        low, high = (start[0], high) if chosen.open_only else (low, start[0])
+        asked |= {"low": low, "high": high, "looked_at": looked_at}
         asked |= {"from_batch": start[0], "from_attempt": start[1]}
         rows = connection.execute(sql.summaries(order, *wanted), asked).all()
         if chosen.participant is None or len(rows) > most:
             return _Part(rows, None)
         last = connection.execute(sql.last_looked_at(order, *wanted), asked).first()
-        if last is None or last.looked_at < _LOOKED_AT:
+        if last is None or last.looked_at < looked_at:
             return _Part(rows, None)
         return _Part(rows, TransactionId.parse(last.id))
 

@@ -1,0 +1,104 @@
+"""What is on record: a search through all of it, by pages; and where its trace is."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+from flask import redirect, render_template, request, url_for
+from flask.blueprints import Blueprint
+from flask.typing import ResponseReturnValue
+
+from tracing_2pc.console.login import current_session
+from tracing_2pc.console.pages import read_id
+from tracing_2pc.console.state import ConsoleState
+from tracing_2pc.core.links import links_of
+from tracing_2pc.core.log_reader import TransactionFilter, TransactionPage
+from tracing_2pc.core.model import TransactionId, check_application
+from tracing_2pc.core.settings import check_name
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.http.error_responses import Problem
+from tracing_2pc.inspection.wording import parse_time
+
+ROWS: Final = 50
+"""Transactions of a page of the search."""
+
+_FIELDS: Final = ("id", "application", "batch", "state", "participant")
+_TIMES: Final = ("since", "until")
+_UNFINISHED: Final = "unfinished"
+
+
+class HistoryPages(Blueprint):
+    """Read the log alone: no participant is waited for."""
+
+    def __init__(self, state: ConsoleState) -> None:
+        super().__init__("history", __name__)
+        self._state = state
+        self.get("/search")(self.search)
+        self.get("/transactions/<id_>/in/<name>")(self.elsewhere)
+
+    def search(self) -> ResponseReturnValue:
+        """List what the fields let through, newest first; an id leads to its page."""
+        session, sources = current_session(), self._state.sources
+        asked = {name: request.args.get(name, "").strip() for name in _FIELDS + _TIMES}
+        if bound := session.caller.application:
+            asked["application"] = bound
+        page, wrong, oldest_first = TransactionPage([], ()), "", False
+        now = sources.clock.now()
+        try:
+            if asked["id"]:
+                id_ = str(TransactionId.parse(asked["id"]))
+                return redirect(url_for("pages.transaction", id_=id_), 303)
+            chosen = _filter_of(asked, now)
+            oldest_first, page = chosen.open_only, sources.log.search(chosen)
+        except ValueError as error:
+            wrong = str(error)
+        beyond = ",".join(map(str, page.beyond))
+        return render_template(
+            "search.html",
+            page=page,
+            wrong=wrong,
+            asked=asked,
+            next=beyond and f"?{urlencode({**asked, 'beyond': beyond})}",
+            states=[_UNFINISHED, *map(str, TransactionState)],
+            applications=[bound] if bound else sources.log.applications(),
+            participants=list(sources.participants),
+            oldest_first=oldest_first,
+            now=now,
+        ), (400 if wrong else 200)
+
+    def elsewhere(self, id_: str, name: str) -> ResponseReturnValue:
+        """Lead to where the setting `links` has the trace of a transaction."""
+        sources, transaction = self._state.sources, read_id(id_)
+        record = sources.log.read(transaction)
+        trace = record.trace_id if record else None
+        links = links_of(sources.settings.links, transaction, trace)
+        if name not in links:
+            raise Problem(404, f"{transaction}: the log has no trace of it to show")
+        return redirect(links[name], 303)
+
+
+def _filter_of(asked: dict[str, str], now: float) -> TransactionFilter:
+    """Read the fields; `ValueError` says which one cannot be read."""
+    if asked["application"]:
+        check_application(asked["application"])
+    if asked["participant"]:
+        check_name(asked["participant"])
+    state = asked["state"]
+    if (batch := asked["batch"]) and not (batch.isascii() and batch.isdigit()):
+        raise ValueError(f"batch {batch[:40]!r}: expected a whole number")
+    since, until = (
+        parse_time(text, now) if (text := asked[name]) else None for name in _TIMES
+    )
+    beyond = request.args.get("beyond", "").split(",")
+    return TransactionFilter(
+        asked["application"] or None,
+        TransactionState(state) if state and state != _UNFINISHED else None,
+        state == _UNFINISHED,
+        ROWS,
+        int(batch[:18]) if batch else None,
+        asked["participant"] or None,
+        since,
+        until,
+        tuple(map(TransactionId.parse, filter(None, beyond))),
+    )
