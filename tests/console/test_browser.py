@@ -275,9 +275,10 @@ def test_every_page_is_readable(opened, at, scheme, size, url):
     log_in(page, OPERATOR)
     sees(page, "Participants were asked")
     check(page, size, f"list-{name}")
-    for path in ("search?since=x", "search?participant=ledger"):
+    lists = ("search?since=x", "search?participant=ledger")
+    for path in (*lists, "applications/orders", "participants/ledger"):
         page.goto(f"{url}/{path}")
-        check(page, size, f"{path}-{name}")
+        check(page, size, f"{path.replace('/', '-')}-{name}")
     for id_ in (STUCK, QUARANTINED, DONE, many, "bookings.3.1", "nobody.1.1"):
         page.goto(f"{url}/transactions/{id_}")
         check(page, size, f"{id_}-{name}")

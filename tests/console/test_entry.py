@@ -63,9 +63,11 @@ def test_only_what_needs_no_session_is_open(app):
     routes = {rule.rule for rule in app.url_map.iter_rules()}
     assert routes == {
         "/",
+        "/applications/<name>",
         "/health/live",
         "/login",
         "/logout",
+        "/participants/<name>",
         "/refused",
         "/refused/<participant>/<key>",
         "/refused/<participant>/<key>/confirm",

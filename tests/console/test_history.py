@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 from support.console import (
     BOUND,
     DONE,
+    MAILED,
     QUARANTINED,
     STUCK,
+    Visitor,
     console_of,
     text_of,
     visitor,
 )
 from support.texts import texts
+from support.waiting import until
 
 from tracing_2pc.console import history
+from tracing_2pc.core.states import Decision
 
 TEXTS = texts("console")
 TRACED = "/transactions/([a-z0-9.-]+)/in/jaeger"
@@ -93,3 +98,75 @@ def test_a_row_leads_to_its_trace(viewer, at):
     assert viewer.client.get(f"/transactions/{DONE}/in/nobody").status_code == 404
     answer = viewer.client.get(f"/transactions/{traced.id}/in/jaeger")
     assert answer.location == f"http://jaeger.example/trace/{traced.trace_id}"
+
+
+def facts_in(page: str) -> dict[str, str]:
+    """The terms of a page, and what stands beside each, without its markup."""
+    pairs = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page)
+    return {term: re.sub("<[^>]*>", "", text) for term, text in pairs}
+
+
+def test_an_application_has_a_page(viewer, at):
+    """What the first page says, of it alone; how long it takes, and why."""
+    for seconds in (1, 30):
+        at.time.advance(seconds)
+        id_ = at.committing(9 + seconds)
+        at.time.advance(seconds)
+        at.log.postpone(id_, "ledger", "nothing listens", at.time.now())
+        for name in ("notifier", "ledger"):
+            at.time.advance(seconds)
+            at.log.acknowledge(id_, name)
+        at.log.finish(id_)
+    aborted = at.begin(40).id
+    at.log.decide(aborted, Decision.ABORT, cause="participant", detail="ledger said no")
+    for name in ("notifier", "ledger"):
+        at.log.acknowledge(aborted, name)
+    at.log.finish(aborted)
+    page = viewer.get("/applications/orders")
+    assert STUCK in page
+    assert QUARANTINED not in page
+    text = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", page))
+    assert TEXTS["how long"] in text
+    assert TEXTS["held back"] in text
+    assert page.index("orders.39.1") < page.index("orders.10.1")
+    assert "ledger said no" in text
+    assert 'href="/applications/sales"' in viewer.get("/")
+    assert viewer.client.get("/applications/nobody").status_code == 404
+
+
+def test_a_participant_has_a_page(viewer, at, mailer):
+    """How it is, what it holds, how soon it answers, what was refused there."""
+    at.prepare("bookings.3.1", "ledger")
+    at.time.advance(60)
+    page = until(lambda: surveyed(viewer, "ledger", "bookings.3.1"))
+    shown = facts_in(page)
+    assert (shown["Answers"], shown["Role of our token"]) == ("yes", "anybody")
+    assert shown["Version"]
+    assert shown["In doubt"] == "1 branch"
+    assert found_in(page) == ["bookings.3.1"]
+    assert TEXTS["its answers"] in page
+    assert TEXTS["down"] in facts_in(viewer.get("/participants/notifier"))["Answers"]
+    shown = facts_in(viewer.get("/participants/mailer"))
+    assert shown["Its partner has refused"] == "2 requests"
+    assert shown["Waits in its outbox"] == "0"
+    assert 'href="/participants/notifier"' in viewer.get("/")
+    assert viewer.client.get("/participants/nobody").status_code == 404
+
+
+def surveyed(viewer: Visitor, name: str, has: str) -> str:
+    """A participant's page, once it has something that participants were asked for."""
+    page = viewer.get(f"/participants/{name}")
+    return page if has in page else ""
+
+
+def test_pages_of_a_bound_token_have_nothing_of_others(at, mailer):
+    """Neither another application, nor what is at a participant, nor how much."""
+    at.prepare("bookings.3.1", "ledger")
+    at.time.advance(60)
+    bound = visitor(console_of(at), BOUND)
+    assert bound.client.get("/applications/orders").status_code == 403
+    assert QUARANTINED in bound.get("/applications/sales")
+    for name in ("ledger", "mailer"):
+        page = until(partial(surveyed, bound, name, "<dt>Answers</dt>"))
+        for others in ("bookings", "orders", MAILED, "In doubt</dt>", "outbox</dt>"):
+            assert others not in page

@@ -204,6 +204,10 @@ def test_deliveries_say_when_and_why(history):
     """Of one transaction, and of all that is unfinished."""
     found = history.deliveries(TransactionId("orders", 2, 1))
     assert list(found) == ["a", "b"]
+    named = [TransactionId("orders", batch, 1) for batch in (0, 2, 9)]
+    at_a = history.deliveries_at("a", named)
+    assert (list(at_a), at_a[named[1]]) == (named[:2], found["a"])
+    assert history.deliveries_at("c", named) == {}
     assert found["a"].acknowledged == START + 40
     assert found["b"].acknowledged is None
     told = (found["b"].retries, found["b"].retry_at, found["b"].error)

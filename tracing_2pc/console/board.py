@@ -12,6 +12,7 @@ from tracing_2pc.core.log_reader import MOST, Deliveries, TransactionSummary
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import Severity, TransactionState, Word
 from tracing_2pc.inspection.diagnosis import FINDING_TEXT, Finding, FindingKind
+from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.findings import is_of_another
 from tracing_2pc.inspection.participants import Source, SourceKind
 from tracing_2pc.inspection.wording import (
@@ -44,12 +45,13 @@ class LogSnapshot(NamedTuple):
 class SurveySnapshot(NamedTuple):
     """The result of a survey; `at` None: of the log alone, no participant answered yet.
 
-    `judged` was unfinished in the log then.
+    `judged` was unfinished in the log then; `evidence` is all that was read.
     """
 
     at: float | None
     findings: Sequence[Finding]
     judged: frozenset[TransactionId]
+    evidence: Evidence | None = None
 
 
 class BoardRow(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Final, NamedTuple
 
@@ -78,6 +78,16 @@ def hour(
         summary,
         oldest if cut else None,
     )
+
+
+def answers(times: Iterable[tuple[float, float]], now: float) -> Chart:
+    """Draw how long answers took, by when they came."""
+    by_minute: list[list[float]] = [[] for _ in range(MINUTES)]
+    for at, seconds in times:
+        ago = max(0, int(now // 60 - at // 60))
+        if ago < MINUTES:
+            by_minute[-1 - ago].append(seconds)
+    return _ages(by_minute, now)
 
 
 def _commits(by_minute: list[list[float]], now: float) -> Chart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlencode
 
@@ -10,15 +11,23 @@ from flask.blueprints import Blueprint
 from flask.typing import ResponseReturnValue
 
 from tracing_2pc.console.login import current_session
-from tracing_2pc.console.pages import read_id
+from tracing_2pc.console.pages import read_id, render_board
+from tracing_2pc.console.reports import measured
 from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.core.links import links_of
 from tracing_2pc.core.log_reader import TransactionFilter, TransactionPage
-from tracing_2pc.core.model import TransactionId, check_application
+from tracing_2pc.core.model import (
+    ParticipantDescription,
+    TransactionId,
+    check_application,
+)
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.http.error_responses import Problem
-from tracing_2pc.inspection.wording import parse_time
+from tracing_2pc.inspection.evidence import oldest, sum_prepared
+from tracing_2pc.inspection.findings import is_of_another
+from tracing_2pc.inspection.participants import Source
+from tracing_2pc.inspection.wording import format_count, format_elapsed, parse_time
 
 ROWS: Final = 50
 """Transactions of a page of the search."""
@@ -35,6 +44,8 @@ class HistoryPages(Blueprint):
         super().__init__("history", __name__)
         self._state = state
         self.get("/search")(self.search)
+        self.get("/applications/<name>")(self.application)
+        self.get("/participants/<name>")(self.participant)
         self.get("/transactions/<id_>/in/<name>")(self.elsewhere)
 
     def search(self) -> ResponseReturnValue:
@@ -66,6 +77,51 @@ class HistoryPages(Blueprint):
             oldest_first=oldest_first,
             now=now,
         ), (400 if wrong else 200)
+
+    def application(self, name: str) -> ResponseReturnValue:
+        """Show what the first page has, of one application; and how it does of late."""
+        session, sources = current_session(), self._state.sources
+        if not session.may_see(name):
+            raise Problem(403, f"your token is for {session.caller.application} only")
+        if name not in sources.log.applications():
+            raise Problem(404, f"the log knows no application {name[:60]!r}")
+        return render_board(self._state, name, self._state.reports.get(name))
+
+    def participant(self, name: str) -> ResponseReturnValue:
+        """Show how a participant is, what it holds, and how soon it acknowledges."""
+        bound, sources = current_session().caller.application, self._state.sources
+        if name not in sources.participants:
+            raise Problem(404, "no participant of that name has an address here")
+        survey = self._state.survey()
+        evidence = survey.evidence if survey else None
+        description = evidence.descriptions.get(name) if evidence else None
+        prepared = sum_prepared({name: evidence.second[name]}) if evidence else {}
+        listing = evidence.refused.get(name) if evidence else None
+        return render_template(
+            "participant.html",
+            name=name,
+            description=description,
+            known=_facts_of(description, whole=bound is None) if description else (),
+            findings=[
+                finding
+                for finding in (survey.findings if survey else ())
+                if isinstance(finding.about, Source)
+                and name in (finding.about.participant, *finding.participants)
+                and not is_of_another(finding.about, bound)
+            ],
+            prepared=[
+                (id_, held[name])
+                for id_, held in sorted(prepared.items(), key=lambda p: -oldest(p[1]))
+                if bound in (None, id_.application)
+            ],
+            outbox=listing
+            and sum(
+                bound in (None, one.key.transaction.application)
+                for one in listing.requests
+            ),
+            answers=self._state.answers.get((name, bound)),
+            most=ROWS,
+        )
 
     def elsewhere(self, id_: str, name: str) -> ResponseReturnValue:
         """Lead to where the setting `links` has the trace of a transaction."""
@@ -102,3 +158,23 @@ def _filter_of(asked: dict[str, str], now: float) -> TransactionFilter:
         until,
         tuple(map(TransactionId.parse, filter(None, beyond))),
     )
+
+
+def _facts_of(
+    description: ParticipantDescription, *, whole: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield how a participant is; without `whole`, nothing about all applications."""
+    wrong = description.unreachable or description.unready or description.refused
+    yield "Answers", wrong or "yes"
+    yield "Address", description.url
+    yield "Version", description.version or "not told"
+    only = f", of {description.only} only" if description.only else ""
+    yield "Role of our token", f"{description.role or 'none'}{only}"
+    if (skew := description.skew) is not None:
+        ahead = "ahead of ours" if skew > 0 else "behind ours"
+        yield "Its clock", f"{format_elapsed(abs(skew))} {ahead}"
+    if whole and description.role is not None:
+        more = f"; {description.missing}" if description.missing else ""
+        count = format_count(description.in_doubt, "branch", "branches")
+        yield "In doubt", f"{count}{more}"
+        yield from measured(description.gauges)

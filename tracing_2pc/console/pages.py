@@ -9,6 +9,7 @@ from flask.typing import ResponseReturnValue
 
 from tracing_2pc.console.acting import ActingPages
 from tracing_2pc.console.login import current_session
+from tracing_2pc.console.reports import ApplicationReport
 from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.console.waterfall import waterfall
 from tracing_2pc.core.links import links_of, places_of
@@ -35,17 +36,7 @@ class Pages(ActingPages):
 
     def board(self) -> ResponseReturnValue:
         """Show what is unfinished, the last hour, and what was finished."""
-        bound, sources = current_session().caller.application, self._state.sources
-        hours, others = self._state.hours.get(bound)
-        return render_template(
-            "board.html",
-            board=self._state.boards.get(bound),
-            hours=hours,
-            others=others,
-            now=sources.clock.now(),
-            alone=not sources.participants,
-            places=places_of(sources.settings.links),
-        )
+        return render_board(self._state, current_session().caller.application)
 
     def transaction(self, id_: str) -> ResponseReturnValue:
         """Show all that is known of one transaction; the log alone if others wait."""
@@ -86,6 +77,26 @@ class Pages(ActingPages):
         """Have the transaction read anew; return its page."""
         self._state.drop(TransactionId.parse(path["id_"]))
         return url_for("pages.transaction", id_=path["id_"])
+
+
+def render_board(
+    state: ConsoleState,
+    application: str | None,
+    report: ApplicationReport | None = None,
+) -> str:
+    """Render the first page, of one application if one is given."""
+    hours, others = state.hours.get(application)
+    return render_template(
+        "board.html",
+        application=application,
+        report=report,
+        board=state.boards.get(application),
+        hours=hours,
+        others=others,
+        now=state.sources.clock.now(),
+        alone=not state.sources.participants,
+        places=() if report else places_of(state.sources.settings.links),
+    )
 
 
 def _colour(view: TransactionView) -> str:

@@ -17,7 +17,8 @@ from tracing_2pc.console.board import (
     board,
 )
 from tracing_2pc.console.cached import CachedByKey, MadeInBackground
-from tracing_2pc.console.charts import Hour, hour
+from tracing_2pc.console.charts import Chart, Hour, answers, hour
+from tracing_2pc.console.reports import answers_of, report_of
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.log_reader import MOST, TransactionFilter
 from tracing_2pc.core.model import RequestKey, TransactionId
@@ -77,6 +78,8 @@ class ConsoleState:
         boards: by application, None for all: what is unfinished, and what is wrong.
             Waits for the log, and never for a participant.
         hours: by application: the last hour of each, and how many were left out.
+        reports: by application: how long its commits take, and what holds them back.
+        answers: by participant and application: how soon it acknowledges.
         views: by transaction, and whether to ask participants: all about it.
         refused: by application: the oldest requests that partners refused. Waits for
             participants, and never for the log.
@@ -94,6 +97,8 @@ class ConsoleState:
         self._logs = CachedByKey(self._read_log, LOG_EVERY)
         self.boards = CachedByKey(self._board, LOG_EVERY)
         self.hours = CachedByKey(self._last_hour, HOURS_EVERY)
+        self.reports = CachedByKey(partial(report_of, sources.log), HOURS_EVERY)
+        self.answers = CachedByKey(self._answers, HOURS_EVERY)
         self.views = CachedByKey(self._view, VIEW_EVERY)
         self.refused = CachedByKey(self._list_refused, VIEW_EVERY)
         self.request = CachedByKey(self._find_refused, VIEW_EVERY)
@@ -117,10 +122,21 @@ class ConsoleState:
         self.boards.drop_all()
 
     def _board(self, application: str | None) -> Board:
-        log, survey = self._logs.get(application), self._survey.latest()
-        if survey and log.at - (survey.at or 0.0) > self._stale:
-            survey = None  # nobody has looked for a while
+        log, survey = self._logs.get(application), self.survey()
         return board(log, survey or self._survey_log(), application)
+
+    def survey(self) -> SurveySnapshot | None:
+        """Return what participants answered last; None if nobody has looked lately."""
+        survey, now = self._survey.latest(), self.sources.clock.now()
+        if survey and now - (survey.at or 0.0) > self._stale:
+            return None
+        return survey
+
+    def _answers(self, key: tuple[str, str | None]) -> Chart:
+        participant, application = key
+        log, now = self.sources.log, self.sources.clock.now()
+        newest = log.transactions(TransactionFilter(application, limit=MOST))
+        return answers(answers_of(log, participant, newest), now)
 
     def _list_refused(self, application: str | None) -> RefusedRequests:
         return list_refused(self.sources.participants, application, limit=REFUSED)
@@ -141,7 +157,8 @@ class ConsoleState:
 
     def _judged(self, evidence: Evidence, at: float | None) -> SurveySnapshot:
         judged = frozenset(evidence.log.records if evidence.log else ())
-        return SurveySnapshot(at, find_all(evidence, self.sources.settings), judged)
+        found = find_all(evidence, self.sources.settings)
+        return SurveySnapshot(at, found, judged, evidence)
 
     def _read_log(self, application: str | None) -> LogSnapshot:
         log, now = self.sources.log, self.sources.clock.now()

@@ -148,6 +148,11 @@ class LogReader(Protocol):
     def deliveries(self, transaction: TransactionId) -> Deliveries:
         """Return how far a decision has got with each participant, in their order."""
 
+    def deliveries_at(
+        self, participant: str, transactions: Iterable[TransactionId]
+    ) -> dict[TransactionId, DeliveryRecord]:
+        """Return how far each has got with one participant that takes part."""
+
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
         """Return the same for each transaction that is not finished, by its id."""
 

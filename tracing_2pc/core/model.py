@@ -455,6 +455,7 @@ class ParticipantDescription:
     identity: Identity | None = None
     pooled: bool = False  # a pooler gives its next transaction another session
     unfit: tuple[tuple[str, str], ...] = ()  # at its broker: what, and the cure
+    version: str | None = None  # of tracing_2pc; None if it did not say
 
 
 def find_misdirected(

@@ -247,6 +247,7 @@ class HttpParticipant:
             identity=who.identity,
             pooled=who.pooled,
             unfit=who.unfit,
+            version=who.version,
         )
 
     def _control(

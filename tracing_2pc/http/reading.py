@@ -73,6 +73,7 @@ class WhoAmI(NamedTuple):
     gauges: Mapping[str, float]
     pooled: bool
     unfit: tuple[tuple[str, str], ...]
+    version: str | None
 
 
 def read_whoami(answer: object) -> WhoAmI:
@@ -95,7 +96,9 @@ def read_whoami(answer: object) -> WhoAmI:
     for pair in _typed(item.get("unfit", []), list):
         what, cure = map(_text, _typed(pair, list))
         unfit.append((what, cure))
-    return WhoAmI(identity, role, gauges, pooled, tuple(unfit))
+    version = item.get("version")
+    version = version[:80] if isinstance(version, str) else None
+    return WhoAmI(identity, role, gauges, pooled, tuple(unfit), version)
 
 
 def _in_doubt(branch: object) -> InDoubt:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 from tracing_2pc.core.access import Caller, Role
@@ -186,6 +187,7 @@ class ParticipantService:
         """Tell which journal this is, its names, and what the caller may learn here."""
         return {
             **dataclasses.asdict(self._engine.identity(caller.application)),
+            "version": metadata.version("tracing-2pc"),
             "role": str(caller.role or "anybody"),
             "gauges": self._engine.gauges() if caller.may("metrics") else {},
             "pooled": self._engine.pooled,

@@ -204,6 +204,13 @@ class SqlLogReader:
         rows = self._ask(sql.DELIVERIES_OF_ONE, one=str(transaction))
         return {row.participant: _delivery(row) for row in rows}
 
+    def deliveries_at(
+        self, participant: str, transactions: Iterable[TransactionId]
+    ) -> dict[TransactionId, DeliveryRecord]:
+        with self._database.reading() as connection:
+            rows = _rows_of(connection, sql.DELIVERIES_AT, transactions, by=participant)
+            return {TransactionId.parse(r.transaction_id): _delivery(r) for r in rows}
+
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
         by_id: dict[str, Deliveries] = defaultdict(dict)
         condition = sql.as_array_condition(
@@ -279,10 +286,12 @@ def _rows_of(
     connection: sa.Connection,
     statement: sa.Executable,
     transactions: Iterable[TransactionId],
+    **values: str,
 ) -> Iterator[Any]:
     ids = [str(transaction) for transaction in transactions]
     for start in range(0, len(ids), _AT_ONCE):
-        yield from connection.execute(statement, {"ids": ids[start : start + _AT_ONCE]})
+        some = {"ids": ids[start : start + _AT_ONCE], **values}
+        yield from connection.execute(statement, some)
 
 
 def _with_participants(

@@ -476,6 +476,12 @@ OUTSTANDING_OF: Final = (
 )
 """Participants that have not acknowledged, or that were told a part only."""
 
+DELIVERIES_AT: Final = sa.select(schema.delivery).where(
+    schema.delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
+    schema.delivery.c.participant == sa.bindparam("by"),
+)
+"""By the primary key: what one participant acknowledged of so many."""
+
 TAKE_LEASE: Final = _sql("""
     UPDATE tpc_application SET lease_holder = :who, lease_until = :until
     WHERE name = :of
