@@ -170,3 +170,25 @@ def test_pages_of_a_bound_token_have_nothing_of_others(at, mailer):
         page = until(partial(surveyed, bound, name, "<dt>Answers</dt>"))
         for others in ("bookings", "orders", MAILED, "In doubt</dt>", "outbox</dt>"):
             assert others not in page
+
+
+def test_incidents_that_are_over_are_listed(operator, at, monkeypatch):
+    """What it was, how it ended, by whom and why; by pages, and of one application."""
+    operator.resolve(QUARANTINED, "mixed", number="3", reason="looked at the rows")
+    at.time.advance(60)
+    operator.resolve(STUCK, "give-up@notifier", number="8", reason="it is gone")
+    page = operator.get("/incidents")
+    assert found_in(page) == [STUCK, QUARANTINED]
+    for said in ("looked at the rows", "it is gone", "Ada at the console"):
+        assert said in page
+    assert TEXTS["ended mixed"] in page
+    assert "ledger answered 409 aborted" in page
+    bound = visitor(console_of(at), BOUND).get("/incidents")
+    assert found_in(bound) == [QUARANTINED]
+    monkeypatch.setattr(history, "ROWS", 1)
+    page, found = operator.get("/incidents"), list[str]()
+    while more := re.search(r'href="(\?before=[^"]+)"', page):
+        found += found_in(page)
+        page = operator.get(f"/incidents{more[1]}")
+    assert found == [STUCK, QUARANTINED]
+    assert operator.client.get("/incidents?before=x").status_code == 400

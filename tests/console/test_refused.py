@@ -105,6 +105,27 @@ def test_a_request_is_sent_again_and_signed(operator, mailer):
     assert signed_by_hand(mailer) == [(MAILED, "again", "Ada at the console", "")]
 
 
+def test_all_of_a_batch_are_sent_again_at_once(operator, mailer, monkeypatch):
+    """Each on record by itself; nothing is done if the list is another one by then."""
+    page = operator.get("/refused")
+    path = "/refused/mailer/all/orders.7.1"
+    assert f'href="{path}"' in page
+    assert "2 requests" in operator.get(path)
+    answer = operator.post(f"{path}/confirm", option="again")
+    seal = fingerprint_in(text_of(answer))
+    one = confirm(operator, "again")
+    operator.post(f"{PAGE}/resolve", option="again", fingerprint=one)
+    answer = operator.post(f"{path}/resolve", option="again", fingerprint=seal)
+    assert TEXTS["changed since"] in text_of(answer, 409)
+    assert len(signed_by_hand(mailer)) == 1
+    seal = fingerprint_in(text_of(answer, 409))
+    answer = operator.post(f"{path}/resolve", option="again", fingerprint=seal)
+    assert answer.location == "/refused"
+    assert TEXTS["all wait"] in operator.get("/refused")
+    assert [key for key, *_ in signed_by_hand(mailer)] == [MAILED, SECOND]
+    assert operator.client.get(path).status_code == 404
+
+
 def test_a_request_is_dropped_with_a_reason_and_the_number(operator, mailer):
     """Kept with name and reason; sent twice it says the same, and again is refused."""
     page = operator.post(f"{PAGE}/confirm", option="drop", reason="by phone")

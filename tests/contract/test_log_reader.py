@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -414,6 +415,11 @@ def test_what_is_signed_is_in_the_audit(log, time):
         ("bob", f"resolve {id_}", "aborted"),
     ]
     assert found[1].at == START + 1
+    log.initialise("bookings", 3)
+    newest = log.audits(None, math.inf, 2)
+    assert {one.who for one in newest} == {"bob", "eve"}
+    assert log.audits("orders", START + 1, 9) == found[:1]
+    assert log.audits("order", math.inf, 9) == []
 
 
 def test_what_forget_would_drop_is_counted(log):

@@ -12,7 +12,7 @@ from flask.typing import ResponseReturnValue
 
 from tracing_2pc.console.login import current_session
 from tracing_2pc.console.pages import read_id, render_board
-from tracing_2pc.console.reports import measured
+from tracing_2pc.console.reports import incidents, measured
 from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.core.links import links_of
 from tracing_2pc.core.log_reader import TransactionFilter, TransactionPage
@@ -46,6 +46,7 @@ class HistoryPages(Blueprint):
         self.get("/search")(self.search)
         self.get("/applications/<name>")(self.application)
         self.get("/participants/<name>")(self.participant)
+        self.get("/incidents")(self.incidents)
         self.get("/transactions/<id_>/in/<name>")(self.elsewhere)
 
     def search(self) -> ResponseReturnValue:
@@ -121,6 +122,21 @@ class HistoryPages(Blueprint):
             ),
             answers=self._state.answers.get((name, bound)),
             most=ROWS,
+        )
+
+    def incidents(self) -> ResponseReturnValue:
+        """List what persons have ended, newest first, by pages."""
+        bound, sources = current_session().caller.application, self._state.sources
+        try:
+            before = float(request.args.get("before", "inf"))
+        except ValueError:
+            raise Problem(400, "before: expected a time in Unix seconds") from None
+        found = list(incidents(sources.log, bound, before, ROWS))
+        return render_template(
+            "incidents.html",
+            incidents=found,
+            more=len(found) == ROWS,
+            now=sources.clock.now(),
         )
 
     def elsewhere(self, id_: str, name: str) -> ResponseReturnValue:

@@ -23,7 +23,7 @@ LONGEST_NAME: Final = 80
 _OPEN: Final = frozenset({"static", "live"})
 _ENTRY: Final = frozenset({"login.log_in", "login.form"})
 _PAGE: Final = re.compile(
-    r"/search|/(applications|participants)/[A-Za-z0-9_-]{1,40}|/refused(/[A-Za-z0-9][A-Za-z0-9._-]*/[a-z0-9.-]+)?"
+    r"/search|/incidents|/(applications|participants)/[A-Za-z0-9_-]{1,40}|/refused(/[A-Za-z0-9][A-Za-z0-9._-]*/[a-z0-9.-]+)?"
 )
 
 

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from flask import render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from tracing_2pc.console.acting import ActingPages
 from tracing_2pc.console.login import current_session
+from tracing_2pc.console.pages import read_id
 from tracing_2pc.console.state import ConsoleState
+from tracing_2pc.core.log_reader import MOST
 from tracing_2pc.core.model import QuarantinedRequest, RequestKey
 from tracing_2pc.http.error_responses import Problem
+from tracing_2pc.inspection.participants import list_refused
 from tracing_2pc.operations.acts import (
     Act,
+    act_about_batch,
     act_about_request,
     facts_of,
     words_about,
 )
 from tracing_2pc.operations.resolve import LONGEST_REASON
+
+_BUSY: Final = (
+    "not read: other pages wait for participants that do not answer. Look again in "
+    "some seconds"
+)
+_NO_ADDRESS: Final = "no participant of that name has an address here"
 
 
 class RefusedPages(ActingPages):
@@ -46,8 +58,7 @@ class RefusedPages(ActingPages):
         read = self._read(participant, key)
         with self._state.asking() as free:
             if not free:
-                wait = "other pages wait for participants that do not answer"
-                raise Problem(503, f"not read: {wait}. Look again in some seconds")
+                raise Problem(503, _BUSY)
             found, acts = self._acts(participant, read)
         if acts and acts[0].gone:
             raise Problem(404, acts[0].gone)
@@ -55,6 +66,7 @@ class RefusedPages(ActingPages):
         return render_template(
             "refused_request.html",
             key=read,
+            transaction=read.transaction,
             known=facts,
             acts=acts,
             longest=LONGEST_REASON,
@@ -98,5 +110,55 @@ class RefusedPages(ActingPages):
         if not session.may_see(read.transaction.application):
             raise Problem(403, f"your token is for {session.caller.application} only")
         if participant not in self._state.sources.participants:
-            raise Problem(404, "no participant of that name has an address here")
+            raise Problem(404, _NO_ADDRESS)
         return read
+
+
+class RefusedBatchPages(ActingPages):
+    """Have all that was refused of a transaction at one participant sent again."""
+
+    def __init__(self, state: ConsoleState) -> None:
+        all_of = "/refused/<participant>/all/<id_>"
+        super().__init__("refused_batch", state, all_of)
+        self.get(all_of)(self.batch)
+
+    def batch(self, participant: str, id_: str) -> ResponseReturnValue:
+        """Show what would be sent again."""
+        with self._state.asking() as free:
+            if not free:
+                raise Problem(503, _BUSY)
+            _, _, acts = self.acts(participant=participant, id_=id_)
+        if acts[0].gone:
+            raise Problem(404, acts[0].gone)
+        return render_template(
+            "refused_request.html",
+            key=f"all of {id_}",
+            transaction=id_,
+            known=acts[0].facts,
+            acts=acts,
+            longest=LONGEST_REASON,
+        )
+
+    def acts(self, **path: str) -> tuple[str, str, list[Act]]:
+        """Return the one that there is, for the requests as they are now."""
+        name, transaction = path["participant"], read_id(path["id_"])
+        sources = self._state.sources
+        if name not in sources.participants:
+            raise Problem(404, _NO_ADDRESS)
+        at = {name: sources.participants[name]}
+        refused = list_refused(at, transaction.application, limit=MOST)
+        if (why := refused.unreadable.get(name)) is not None:
+            raise Problem(502, why)
+        listing = refused.listings.get(name)
+        found = [
+            one
+            for one in (listing.requests if listing else ())
+            if one.key.transaction == transaction and one.trouble is None
+        ]
+        act = act_about_batch(transaction, at, found, sources.settings)
+        return f"refused requests of {transaction}", "another one", [act]
+
+    def changed(self, **_path: str) -> str:
+        """Have refused requests listed anew; return their list."""
+        self._state.drop_refused()
+        return url_for("refused.requests")

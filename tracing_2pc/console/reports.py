@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tracing_2pc.core.log_reader import (
     MOST,
+    AuditEntry,
     Deliveries,
     LogReader,
     TransactionFilter,
     TransactionSummary,
 )
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.wording import format_count, format_elapsed
 
@@ -82,6 +84,25 @@ def answers_of(
         for id_, delivery in found.items()
         if delivery.acknowledged is not None
     ]
+
+
+class Incident(NamedTuple):
+    """What a person did; of a transaction that is still on record, what it was."""
+
+    entry: AuditEntry
+    transaction: TransactionId
+    row: TransactionSummary | None
+
+
+def incidents(
+    log: LogReader, application: str | None, before: float, limit: int
+) -> Iterator[Incident]:
+    """Yield what persons have done before a time, newest first."""
+    for entry in log.audits(application, before, limit):
+        id_ = TransactionId.parse(entry.what.rpartition(" ")[2])
+        of_batch = TransactionFilter(id_.application, batch=id_.batch, limit=MOST)
+        rows = {row.transaction: row for row in log.transactions(of_batch)}
+        yield Incident(entry, id_, rows.get(id_))
 
 
 def _to_decision(row: TransactionSummary) -> float:

@@ -162,6 +162,11 @@ class LogReader(Protocol):
     def audit(self, transaction: TransactionId) -> list[AuditEntry]:
         """Return what persons have done about it, oldest first."""
 
+    def audits(
+        self, application: str | None, before: float, limit: int
+    ) -> list[AuditEntry]:
+        """Return what persons have done before a time, newest first."""
+
     def clock(self) -> float:
         """Return the time by which the log judges deadlines; Unix seconds."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tracing_2pc.core.errors import (
@@ -362,6 +362,52 @@ def act_about_request(
         needs_reason=needs_reason,
         seen=(names[0], *dataclasses.astuple(found)) if found else (),
         gone="" if found else f"no refused request {key} is at {names[0]}: {gone}",
+    )
+
+
+def act_about_batch(
+    transaction: TransactionId,
+    participants: Mapping[str, RemoteParticipant],
+    refused: Sequence[QuarantinedRequest],
+    settings: Settings,
+) -> Act:
+    """Return how all that a partner refused of a transaction is sent again: safe.
+
+    One by one, each on record before it is sent; what fails stops those after it.
+    """
+    acts = [
+        act_about_request("again", found.key, participants, found, settings)
+        for found in refused
+    ]
+    (name,) = participants
+    count = format_count(len(acts), "request")
+
+    def run(who: str, reason: str) -> Done:
+        done = list[dict[str, Any]]()
+        what = f"of {count} of {transaction} at {name}, {{}} wait to be sent again"
+        for act in acts:
+            try:
+                done.append(act.run(who, reason).item)
+            except TwoPhaseError as error:
+                text = f"{what.format(len(done))}: {error}"
+                return Done(text, {"requests": done}, well=False)
+        return Done(what.format("all"), {"requests": done})
+
+    return Act(
+        "again",
+        "Send all again",
+        Action(
+            f"tracing-2pc outbox again KEY --participant {name}",
+            safe=True,
+            effect=f"has {count} sent again: each {REQUEST_ACTS['again']}",
+        ),
+        str(transaction.batch),
+        "the batch number",
+        run,
+        facts=(("Participant", name), ("Requests", count)),
+        needs_reason=False,
+        seen=tuple(item for act in acts for item in act.seen),
+        gone="" if acts else f"nothing of {transaction} is refused at {name}",
     )
 
 

@@ -261,6 +261,13 @@ class SqlLogReader:
         whats = [f"{verb} {transaction}" for verb in _AUDIT_VERBS]
         return [AuditEntry(*row) for row in self._ask(sql.AUDIT_OF, whats=whats)]
 
+    def audits(
+        self, application: str | None, before: float, limit: int
+    ) -> list[AuditEntry]:
+        asked = {"about": f"% {application or '%'}.%"}
+        rows = self._ask(sql.AUDIT, **asked, before=before, most=limit)
+        return [AuditEntry(*row) for row in rows]
+
 
 def _beyond(
     chosen: TransactionFilter,

@@ -451,6 +451,17 @@ def _looked_at(order: str, where: str) -> str:
     )
 
 
+AUDIT: Final = (
+    sa.select(schema.audit)
+    .where(
+        schema.audit.c.at < sa.bindparam("before"),
+        schema.audit.c.what.like(sa.bindparam("about")),
+    )
+    .order_by(schema.audit.c.at.desc())
+    .limit(sa.bindparam("most"))
+)
+"""The newest; reads the whole audit, as `AUDIT_OF` does."""
+
 _BEGUN: Final = """
     SELECT started FROM tpc_transaction WHERE application = :of AND batch {} :at
     ORDER BY batch {order}, attempt {order} LIMIT 1
