@@ -33,7 +33,7 @@ from tracing_2pc.core.states import TransactionState
 CHROMIUM = shutil.which("chromium")
 SHOTS = Path(__file__).parents[2] / "build" / "console"
 EVIL = "<script>document.title='x'</script><img src=x onerror=alert(1)>\"'"
-NARROW, BROAD = {"width": 400, "height": 800}, {"width": 1200, "height": 900}
+NARROW, BROAD = {"width": 390, "height": 800}, {"width": 1200, "height": 900}
 
 pytestmark = [
     pytest.mark.browser,
@@ -142,6 +142,33 @@ def test_a_stuck_transaction_is_found_understood_and_resolved(opened, at):
     assert state_of(at, STUCK) is TransactionState.COMMITTED
     page.get_by_text("Transactions", exact=True).click()
     sees(page, "1 transaction needs you")
+
+
+def test_a_form_says_that_it_works_and_is_sent_once(opened, at, url):
+    """However long participants take; a forced one is told by its colour before."""
+    page = opened()
+    page.goto(f"{url}/transactions/{STUCK}")
+    safe, forced = (page.locator(f".option.{kind} button") for kind in KINDS)
+    colours = [one.evaluate(COLOUR) for one in (safe.first, forced.first)]
+    assert colours[0] != colours[1]
+    page.evaluate(HOLD)  # nothing is read of a page that is being left
+    reason_of(page, "Deliver commit again …").fill("it is up again")
+    button = page.get_by_role("button", name=re.compile("Deliver commit again"))
+    for _ in range(2):
+        button.click()
+        sees(page, "Deliver commit again: working")
+    assert page.evaluate("window.sent") == [True, False]
+
+
+HOLD = """() => {
+  window.sent = [];
+  document.addEventListener("submit", (event) => {
+    window.sent.push(!event.defaultPrevented);
+    event.preventDefault();
+  });
+}"""
+KINDS = ("safe", "forced")
+COLOUR = "(button) => getComputedStyle(button).backgroundColor"
 
 
 def test_a_forced_way_out_asks_for_the_number(opened, at):
@@ -289,7 +316,14 @@ def check(page: Any, size: dict[str, int], name: str) -> None:
     shoot(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     assert page.evaluate(FAINT) == []
+    assert page.evaluate(CUT) == []
 
+
+CUT = """() => [...document.querySelectorAll("svg text")].filter((text) => {
+  const [t, s] = [text, text.ownerSVGElement].map((e) => e.getBoundingClientRect());
+  return t.left < s.left - 1 || t.right > s.right + 1;
+}).map((text) => text.textContent)"""
+"""Labels that go beyond their drawing."""
 
 FAINT = """() => {
   const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);

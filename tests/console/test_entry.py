@@ -13,9 +13,11 @@ from support.console import (
     STUCK,
     VIEWER,
     Visitor,
+    console_of,
     csrf_in,
     signed_by_hand,
     state_of,
+    text_of,
     visitor,
 )
 from support.texts import texts
@@ -83,6 +85,20 @@ def test_only_what_needs_no_session_is_open(app):
         "/transactions/<id_>/in/<name>",
         "/transactions/<id_>/resolve",
     }
+
+
+def test_each_page_says_which_installation_it_is(at):
+    """Its name where one logs in, too; where its log is, only to who has."""
+    app = console_of(at, environment="staging <2>")
+    named, where = "staging &lt;2&gt;", str(at.folder)
+    page = text_of(app.test_client().get("/login"))
+    assert named in page
+    assert where not in page
+    viewer = visitor(app, VIEWER)
+    for path in ("/", "/search", "/incidents", "/refused", f"/transactions/{STUCK}"):
+        page = viewer.get(path)
+        assert named in page
+        assert where in page
 
 
 def test_a_viewer_sees_all_and_resolves_nothing(viewer, at):

@@ -84,6 +84,16 @@ def test_delivering_in_vain_says_why(operator, at):
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
+def test_a_long_error_is_said_once(viewer, at):
+    """In what is wrong; where decisions were delivered it is not said again."""
+    long = "POST /commit http://127.0.0.1:9: the name of its host has no address"
+    named = f"participant 'notifier': {long}"
+    at.log.postpone(TransactionId.parse(STUCK), "notifier", named, at.time.now())
+    page = viewer.get(f"/transactions/{STUCK}")
+    assert page.count(long) == 1
+    assert page.index(long) < page.index(TEXTS["by itself"])
+
+
 def test_a_forced_way_out_needs_the_number_and_is_signed(operator, at):
     """The page repeats id, effect and cost; the audit has who and why."""
     page = operator.confirm(QUARANTINED, "mixed", "ledger was cleared by hand")

@@ -46,9 +46,11 @@ OURS = {"Sec-Fetch-Site": "same-origin"}
 """What a browser sends with a form of this console."""
 
 
-def console_of(at: Site, pause: Callable[[float], object] = bool) -> Flask:
+def console_of(
+    at: Site, pause: Callable[[float], object] = bool, environment: str | None = None
+) -> Flask:
     """Make a console that looks at a site, and delivers as `recover` does."""
-    settings = dataclasses.replace(SETTINGS, links=LINKS)
+    settings = dataclasses.replace(SETTINGS, links=LINKS, environment=environment)
 
     def send(record: TransactionRecord) -> RecoveryResult:
         urls = {name: one.url for name, one in at.observed.items()}  # type: ignore[attr-defined]

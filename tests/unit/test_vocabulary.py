@@ -394,6 +394,14 @@ def test_a_duration_without_a_unit_is_refused(tmp_path):
         Settings.load(environ={"TPC_KEEP_FINISHED": "7"})
 
 
+@pytest.mark.parametrize("wrong", ["", " ", "a\nb", "x" * 41, 7])
+def test_an_environment_is_a_name(wrong):
+    """It stands on each page: one line, and not long."""
+    assert Settings.load(environ={"TPC_ENVIRONMENT": " eu 1 "}).environment == "eu 1"
+    with pytest.raises(ConfigurationError, match="environment"):
+        Settings.load(environ={}, environment=wrong)
+
+
 def test_a_secret_is_given_by_reference(tmp_path, monkeypatch):
     """`env:` and `file:` are read where they are used; a literal is refused."""
     monkeypatch.setenv("TOKEN", " from-env\n")

@@ -74,7 +74,12 @@ def console(sources: ConsoleSources, gate: Gate) -> Flask:
     finds = ("trace", "transaction")
     places = places_of(sources.settings.links)
     links = [place.name for place in places if place.finds in finds]
-    known = {"trace_links": links, "participant_names": list(sources.participants)}
+    known = {
+        "trace_links": links,
+        "participant_names": list(sources.participants),
+        "environment": sources.settings.environment,
+        "log_address": sources.log.address,
+    }
     app.jinja_env.globals.update(known)
     text = {"Content-Type": "text/plain; charset=utf-8"}
     app.add_url_rule("/health/live", "live", lambda: ("ok\n", text))

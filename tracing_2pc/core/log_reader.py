@@ -105,6 +105,10 @@ class LogReader(Protocol):
     Every method raises `DecisionLogError` when the log cannot be reached.
     """
 
+    @property
+    def address(self) -> str:
+        """Where it is, without what is secret; nothing is asked for it."""
+
     def read(self, transaction: TransactionId) -> TransactionRecord | None:
         """Return the record; see `DecisionLog.read`."""
 

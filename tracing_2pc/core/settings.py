@@ -106,6 +106,13 @@ def _text(value: Any) -> str:
     return value
 
 
+def _label(value: Any) -> str:
+    text = _text(value).strip()
+    if not 0 < len(text) <= 40 or not text.isprintable():
+        raise ValueError(f"{text[:60]!r}: expected a name of 1 to 40 characters")
+    return text
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
     """What is in force. Durations are in seconds, sizes in bytes."""
@@ -142,6 +149,7 @@ class Settings:
     keep_finished: float = 7 * 86400.0
     # Name to the template of a link to a transaction in another tool.
     links: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: str | None = None  # what a person calls this: on each page, at log-in
     origins: Mapping[str, str] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
@@ -252,6 +260,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "driver_path_bytes": _whole,
     "inline_tries": _whole,
     "links": _links,
+    "environment": _label,
     **{f.name: seconds for f in dataclasses.fields(Settings) if f.type == "float"},
 }
 

@@ -41,6 +41,9 @@ tokens_file = "{tokens}"
 
 # Links that `tracing-2pc show` prints, with {{trace}} {{transaction}} {{application}}.
 # links = {{jaeger = "http://127.0.0.1:16686/trace/{{trace}}"}}
+
+# What the console calls this installation, on each page and where one logs in.
+# environment = "production"
 """
 
 

@@ -1,6 +1,23 @@
-// Refreshes the regions marked data-live; leaves alone where somebody types or selects.
+// Says that a form works. Refreshes the regions marked data-live; leaves alone where somebody types or selects.
 (() => {
   "use strict";
+  // A form that waits for participants says so, and is sent once.
+  document.addEventListener("submit", (event) => {
+    const button = event.submitter;
+    if (!button) return;
+    if (button.hasAttribute("aria-busy")) return event.preventDefault();
+    const [label, begun] = [button.textContent, Date.now()];
+    button.setAttribute("aria-busy", "true");
+    const tell = () => (button.textContent = `${label.replace(" …", "")}: working, ${Math.round((Date.now() - begun) / 1000)} s`);
+    const telling = setInterval(tell, 1000);
+    tell();
+    window.addEventListener("pagehide", () => {
+      clearInterval(telling);
+      button.removeAttribute("aria-busy");
+      button.textContent = label;
+    }, { once: true });
+  });
+
   const EVERY = 5000;
   const FRESH = "Refreshed every 5 s while you look.";
   const regions = () => [...document.querySelectorAll("[data-live]")];
@@ -12,6 +29,7 @@
     const fields = [...region.querySelectorAll("input")];
     const selection = document.getSelection();
     return (
+      region.querySelector("[aria-busy]") ||
       fields.some((f) => f === document.activeElement || f.value !== f.defaultValue) ||
       (selection && !selection.isCollapsed && region.contains(selection.anchorNode))
     );

@@ -76,6 +76,10 @@ class SqlLogReader:
     def _ask(self, statement: sa.Executable, **values: Any) -> Sequence[Any]:
         return self._database.ask(statement, values)
 
+    @property
+    def address(self) -> str:
+        return self._database.address
+
     def read(self, transaction: TransactionId) -> TransactionRecord | None:
         with self._database.reading() as connection:
             return self._change(connection).read_unlocked(transaction)
