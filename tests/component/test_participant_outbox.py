@@ -117,38 +117,65 @@ def test_what_a_record_looks_like(make, partner):
     import decimal
 
     utc = datetime.timezone.utc
+    first = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, utc)
     branch = records(
-        when=pa.array([datetime.datetime(2026, 1, 2, 3, 4, 5, 6, utc)]),
-        day=[datetime.date(2026, 1, 2)],
-        price=[decimal.Decimal("1.10")],
-        raw=[b"\x00\xff"],
-        text=['ü " \n'],
-        nothing=pa.array([None], pa.int64()),
-        deep=[{"a": [1, 2]}],
+        when=[first, datetime.datetime.min.replace(tzinfo=utc), None],
+        day=[datetime.date(2026, 1, 2), datetime.date.max, None],
+        price=[decimal.Decimal("1.10"), None, decimal.Decimal(2)],
+        raw=[b"\x00\xff", b"", None],
+        text=['ü " \n', 'a, "b", null', None],
+        deep=[{"a": [1, 2]}, {"a": None}, None],
+        **{"100 %s": pa.array([None, 1, -2], pa.int64())},
     )
     sent = {"when": "2026-01-02", "n": 12345678901234567890, "f": 1.0}
     world = make()
     send(world, T, branch)
     send(world, "orders.8.1", json_lines(sent))
-    until(lambda: len(partner.got) == 2)
-    assert partner.got[0][2] == {
-        "when": "2026-01-02T03:04:05.000006+00:00",
-        "day": "2026-01-02",
-        "price": "1.10",
-        "raw": "AP8=",
-        "text": 'ü " \n',
-        "nothing": None,
-        "deep": {"a": [1, 2]},
-    }
-    assert partner.got[1][2] == sent
+    until(lambda: len(partner.got) == 4)
+    assert [body for *_, body in partner.got] == [
+        {
+            "when": "2026-01-02T03:04:05.000006+00:00",
+            "day": "2026-01-02",
+            "price": "1.10",
+            "raw": "AP8=",
+            "text": 'ü " \n',
+            "deep": {"a": [1, 2]},
+            "100 %s": None,
+        },
+        {
+            "when": "0001-01-01T00:00:00+00:00",
+            "day": "9999-12-31",
+            "price": None,
+            "raw": "",
+            "text": 'a, "b", null',
+            "deep": {"a": None},
+            "100 %s": 1,
+        },
+        {
+            **dict.fromkeys(("when", "day", "raw", "text", "deep")),
+            "price": "2.00",
+            "100 %s": -2,
+        },
+        sent,
+    ]
+
+
+_AFTER = 2_932_897
+"""Days from 1970 to the one after Python's last."""
 
 
 @pytest.mark.parametrize(
     "branch",
-    [records(x=[float("nan")]), json_lines({"x": float("nan")})],
+    [
+        records(x=[1.0, float("nan")]),
+        json_lines({"x": float("nan")}),
+        records(x=pa.array([1, None, _AFTER], pa.date32())),
+        records(x=pa.array([_AFTER * 86_400_000_000], pa.timestamp("us", "UTC"))),
+        records(x=pa.array([-719_163], pa.date32())),
+    ],
 )
 def test_a_record_that_json_cannot_say(make, branch):
-    """NaN is refused at prepare, not sent as something that is not JSON."""
+    """NaN, or a day without a date in Python: it is refused at prepare, not sent."""
     assert make().prepare(T, branch).status_code == 400
 
 

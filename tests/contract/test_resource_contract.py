@@ -19,7 +19,7 @@ from support.relay import Topic, TopicRelay
 
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
-from tracing_2pc.outbox.relay import Message
+from tracing_2pc.outbox.relay import read_block
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.testing import ResourceContract
@@ -80,9 +80,12 @@ class OfOutbox(ResourceContract):
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
         """Read what is queued: nothing sends, because nothing calls `start`."""
-        queued = {row["tag"] for row in select(where, "outbox_tpc_queue", "tag")}
+        return [json.loads(text) for text in self.queued(where)]
+
+    def queued(self, where: str) -> Iterable[str]:
+        tags = {row["tag"] for row in select(where, "outbox_tpc_queue", "tag")}
         rows = select(where, "outbox_tpc", "tpc_tag, body")
-        return [json.loads(row["body"]) for row in rows if row["tpc_tag"] in queued]
+        return [row["body"] for row in rows if row["tpc_tag"] in tags]
 
 
 class TestTaggedRows(OfTaggedRows, OnSqlite):
@@ -112,8 +115,8 @@ class TestRelay(OfOutbox, OnSqlite):
         return Outbox(where, TopicRelay(Topic()))
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
-        blocks = super().visible(where)
-        return [json.loads(Message(*m).value) for block in blocks for m in block]
+        blocks = map(read_block, self.queued(where))
+        return [json.loads(message.value) for block in blocks for message in block]
 
 
 @pytest.mark.ci

@@ -192,14 +192,16 @@ class KafkaRelay:
         if self._encode is None and self._encoding is not None:
             opened = self._encoding.open(self._timeout)
             self._encode = self._opened.enter_context(opened)
-        encode = self._encode
+        encode, limits = self._encode, dict[str, int]()
         for row, record in enumerate(records):
             message = self._choice.message(record, row, encode)
-            most = self._connected().most_bytes(message.topic)
+            if (topic := message.topic) not in limits:
+                limits[topic] = self._connected().most_bytes(topic)
+            most = limits[topic]
             if (size := _OWN_BYTES + size_of(message)) > most:
                 raise conflict(
                     f"record {row}, column {longest_column(record)}: the record takes "
-                    f"{size} bytes, topic {message.topic} takes {most}: raise its "
+                    f"{size} bytes, topic {topic} takes {most}: raise its "
                     "max.message.bytes"
                 )
             yield message

@@ -61,10 +61,12 @@ class Choice:
             key = _column(record, key, row, "key")
         elif key is not None:
             key = _chosen(key, record, row, "key")
-        names = [(n, _column(record, n, row, "headers")) for n in self._headers]
-        headers = tuple((n, text) for n, text in names if text is not None)
+        headers: list[tuple[str, str]] = []
+        for name in self._headers:
+            if (text := _column(record, name, row, "headers")) is not None:
+                headers.append((name, text))
         value = encode(record, row, place) if encode else record.text
-        return Message(place, key, value, headers)
+        return Message(place, key, value, tuple(headers))
 
 
 def conflict(detail: str) -> RefusalError:
@@ -75,8 +77,8 @@ def conflict(detail: str) -> RefusalError:
 
 def size_of(message: Message) -> int:
     """Return the bytes of its value, key and headers."""
-    size = len(message.value)  # JSON is ASCII
-    for text in (message.key or "", *itertools.chain(*message.headers)):
+    size = len(message.value) + len((message.key or "").encode())  # JSON is ASCII
+    for text in itertools.chain(*message.headers):
         size += len(text.encode())
     return size
 

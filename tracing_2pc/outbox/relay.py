@@ -26,16 +26,22 @@ class Message(NamedTuple):
 
 
 def write_block(messages: Sequence[Message]) -> str:
-    """Write messages as they are stored together."""
-    return json.dumps(messages, default=lambda b: [base64.b64encode(b).decode()])
+    """Write messages as they are stored together: their values as they are."""
+    topics, keys, values, headers = zip(*messages, strict=True)
+    texts = [v if isinstance(v, str) else base64.b64encode(v).decode() for v in values]
+    sizes, kinds = list(map(len, texts)), [isinstance(v, bytes) for v in values]
+    head = json.dumps([topics, keys, sizes, kinds, headers])
+    return "".join([head, "\n", *texts])
 
 
 def read_block(text: str) -> Iterator[Message]:
     """Read what `write_block` wrote."""
-    for topic, key, value, headers in json.loads(text):
-        if isinstance(value, list):
-            value = base64.b64decode(value[0])
-        yield Message(topic, key, value, tuple(map(tuple, headers)))
+    head = text.partition("\n")[0]
+    end = len(head) + 1
+    for topic, key, size, is_bytes, headers in zip(*json.loads(head), strict=True):
+        start, end = end, end + size
+        value = base64.b64decode(text[start:end]) if is_bytes else text[start:end]
+        yield Message(topic, key, value, tuple(map(tuple, headers)) if headers else ())
 
 
 class Position(NamedTuple):
