@@ -116,7 +116,7 @@ class TestRelay(OfOutbox, OnSqlite):
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
         blocks = map(read_block, self.queued(where))
-        return [json.loads(message.value) for block in blocks for message in block]
+        return [json.loads(value) for block in blocks for _, _, value, _ in block]
 
 
 @pytest.mark.ci

@@ -296,7 +296,7 @@ class _MessageTable(_RequestTable):
                 yield _rows(upload.tag, range(first, first + 1), [write_block(block)])
                 first += count
 
-        return Records(rows(), typed=upload.is_large, count=lambda _: count)
+        return Records(rows(), typed=True, count=lambda _: count)
 
 
 def _in_blocks(messages: Iterator[Message]) -> Iterator[list[Message]]:

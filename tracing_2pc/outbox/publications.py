@@ -192,7 +192,7 @@ class Publications(Queue):
                 if first != read:  # one before it is not there
                     break
                 for topic, key, value, headers in read_block(block):
-                    named = (*headers, ("tpc-key", f"{prefix}{read}"), *own)
+                    named = *map(tuple, headers), ("tpc-key", f"{prefix}{read}"), *own
                     yield Message(topic, key, value, named)
                     read += 1
             if read != branch.rows:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import Carrier, TransactionId
@@ -34,14 +35,16 @@ def write_block(messages: Sequence[Message]) -> str:
     return "".join([head, "\n", *texts])
 
 
-def read_block(text: str) -> Iterator[Message]:
-    """Read what `write_block` wrote."""
+def read_block(text: str) -> Iterator[tuple[Any, ...]]:
+    """Read what `write_block` wrote: what each message is made of, in its order."""
     head = text.partition("\n")[0]
-    end = len(head) + 1
-    for topic, key, size, is_bytes, headers in zip(*json.loads(head), strict=True):
-        start, end = end, end + size
-        value = base64.b64decode(text[start:end]) if is_bytes else text[start:end]
-        yield Message(topic, key, value, tuple(map(tuple, headers)) if headers else ())
+    topics, keys, sizes, kinds, headers = json.loads(head)
+    ends = itertools.accumulate(sizes, initial=len(head) + 1)
+    values: list[Any] = [text[start:end] for start, end in itertools.pairwise(ends)]
+    if any(kinds):
+        pairs = zip(values, kinds, strict=True)
+        values = [base64.b64decode(v) if is_bytes else v for v, is_bytes in pairs]
+    return zip(topics, keys, values, headers, strict=True)
 
 
 class Position(NamedTuple):
