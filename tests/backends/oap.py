@@ -30,7 +30,7 @@ SEARCH = """query($c: TraceQueryCondition){ queryBasicTraces(condition: $c){
     traces{ segmentId endpointNames isError traceIds } } }"""
 TRACE = """query($i: ID!){ queryTrace(traceId: $i){ spans{
     segmentId spanId parentSpanId serviceCode endpointName type layer peer isError
-    startTime endTime refs{ parentSegmentId parentSpanId type }
+    startTime endTime refs{ traceId parentSegmentId parentSpanId type }
     tags{ key value } } } }"""
 EXPRESSION = """query($x: String!, $e: Entity!, $d: Duration!){
     execExpression(expression: $x, entity: $e, duration: $d){ type error results{

@@ -295,6 +295,29 @@ def test_a_span_that_joins_others_is_shown_with_all_of_them(collector, monkeypat
     assert joined == ["batch", "branch 0", "branch 1"]
 
 
+def test_a_transaction_leads_to_the_producer_of_a_message(collector, monkeypatch):
+    """By its `sw8`, with `links=`: it refers to a span of another trace."""
+    monkeypatch.setattr(propagator, "_processor", None)
+    world = World(collector)  # type: ignore[arg-type] - only its URL is asked for
+    message: dict[str, str] = {}
+    sale, opened = {"tpc.application": "sale"}, world.tracer.start_as_current_span
+    with opened("sale", kind=trace.SpanKind.PRODUCER, attributes=sale) as span:
+        propagator.SkyWalkingPropagator().inject(message)
+        link = trace.Link(span.get_span_context(), message)
+    with opened("batch", attributes={"tpc.application": "of-sales"}, links=[link]):
+        pass
+    world.close()
+    (producer,) = until(lambda: collector.traces_of(tpc_application="sale"))
+    (one,) = until(lambda: collector.traces_of(tpc_application="of-sales"))
+    (sold,) = until(lambda: collector.trace(producer))
+    (batch,) = until(lambda: collector.trace(one))
+    (reference,) = batch["refs"]
+    assert (reference["traceId"], reference["parentSegmentId"]) == (
+        producer,
+        sold["segmentId"],
+    )
+
+
 def test_an_outage_loses_nothing(tmp_path_factory, tmp_path):
     """What was made while it was dead, and after, is there: each of it, once.
 

@@ -272,7 +272,7 @@ def test_a_commit_links_to_what_its_rows_came_with(
 
     def headers(*numbers: int) -> pa.RecordBatch:
         named = [parent_of(n) for n in numbers]
-        rows = [[("x", b"y"), ("traceparent", name.encode())] for name in named]
+        rows = [[("sw8", b"y"), ("traceparent", name.encode())] for name in named]
         if kind == KAFKA_HEADERS:
             rows = [[{"key": key, "value": text} for key, text in row] for row in rows]
         came_with = pa.array([None, [], *rows, rows[0]], kind)
@@ -295,6 +295,7 @@ def test_a_commit_links_to_what_its_rows_came_with(
     assert written.to_json() == replayed.to_json()
     linked = [link.context.trace_id for link in written.links]
     assert linked == [3, 1, 2, *range(4, MOST_LINKS + 1)]
+    assert {link.attributes["sw8"] for link in written.links} == {"y"}, "as it came"
 
 
 def parent_of(number: int) -> str:
