@@ -228,13 +228,13 @@ class KafkaRelay:
         broker.make_position_topic(name)
         self._producer = Producer(
             {
+                "linger.ms": 50,  # a publication is of few batches; a flush waits not
                 **broker.settings,
                 "transactional.id": name,
                 "transaction.timeout.ms": int(self._transaction_timeout * 1000),
                 "partitioner": "murmur2_random",  # as Java's clients
                 "message.max.bytes": 1_000_000_000,  # `check` knows what a topic takes
                 "batch.size": min(_BATCH, broker.least_bytes()),
-                "linger.ms": 5,
             },
             logger=logger,
         )
