@@ -37,6 +37,7 @@ settings.register_profile("thorough", _DRAWN)
 
 def pytest_configure() -> None:
     """Flushing to a disk would be half of the time that the tests take."""
+    os.environ["TPC_SPANS"] = "off"  # a test that keeps some has a folder of its own
     memory.use()
     spark_defaults.use()
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

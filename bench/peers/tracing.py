@@ -42,7 +42,7 @@ NAMES: Final = tuple(f"{a}-{what} {b}" for what in ("cpu", "wall") for a, b in P
 """The comparisons, which need the environment."""
 EXPORT_MS: Final = 200
 """How often spans are exported: all are gone soon after a block."""
-_NOTHING: Final = {"OTEL_TRACES_EXPORTER": "none"}
+_NOTHING: Final = {"OTEL_TRACES_EXPORTER": "none", "TPC_SPANS": "off"}
 _QUIET: Final = {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
 
 

@@ -38,7 +38,8 @@ class DemoPath:
         log = Settings(log=f"sqlite:///{folder / 'decisions.db'}")
         list(init(folder / "tpc.toml", log, tokens))
         held = dict(line.split() for line in tokens.read_text().splitlines()[1:])
-        self._telemetry = to(endpoint)
+        self.spans = folder / "spans"
+        self._telemetry = {"TPC_SPANS": str(self.spans), **to(endpoint)}
         self.token = held["job"]
         self.partner = self._service("partner", ports[0], "PARTNER_DATABASE", "")
         told = {"PARTNER_URL": f"{self.partner.url}/notifications"}

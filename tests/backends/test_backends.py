@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
+from support.served import unserved
 from support.texts import texts
 from support.waiting import until
 
@@ -24,7 +28,9 @@ from backends.backend import (
 from backends.demo_path import armed, run
 from backends.jaeger import Jaeger
 from participants.processes import stopping
+from tracing_2pc.cli import main
 from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.names import SPANS
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import Fault, FaultProxy
 
@@ -78,6 +84,43 @@ def test_a_transaction_is_found_by_its_id(backend, path, tmp_path):
         assert set().union(*found.values()) == {trace[0]["trace_id"]}
         assert names(trace) == NAMES
         assert warnings(trace) == []
+
+
+def test_its_tree_is_told_in_words(backend, path, tmp_path, monkeypatch, capsys):
+    """All that each process made: from a Jaeger that a link names, else from disk."""
+    assert run(path.job(tmp_path, "told", 1)) == 0
+    trace = whole(backend, "told.0.1")
+    monkeypatch.setenv("TPC_SPANS", str(path.spans))
+    monkeypatch.setenv("TPC_LOG", job.decisions(tmp_path))
+
+    def printed() -> dict[str, Any]:
+        assert main(["trace", "told.0", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    def is_told(tree: dict[str, Any]) -> bool:
+        return whose(tree["spans"]) == whose(trace)
+
+    with unserved() as nobody:
+        links = {"": "this machine", nobody: "this machine"}
+        if isinstance(backend, Jaeger):
+            links[backend.page] = "jaeger at "
+        for page, source in links.items():
+            named = f"jaeger={page}/trace/{{trace}}" if page else ""
+            monkeypatch.setenv("TPC_LINKS", named)
+            tree = until(printed, is_told)
+            assert tree["source"].startswith(source)
+            assert len(tree["notes"]) == (page == nobody)
+            assert tree["gaps"] == []
+            assert all(row["meaning"] for row in tree["spans"])
+            depths = [row["depth"] for row in tree["spans"]]
+            assert [depth for depth in depths if not depth] == [0]
+    assert main(["trace", "told.0.1"]) == 0
+    words = capsys.readouterr().out
+    assert SPANS["tpc.branch"].meaning in words
+
+
+def whose(spans: Sequence[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
+    return Counter((span["service"], span["name"]) for span in spans)
 
 
 @pytest.mark.ci

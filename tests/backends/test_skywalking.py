@@ -26,6 +26,8 @@ from backends.conftest import ASKS_OAP, JARS
 from backends.demo_path import DemoPath, demo_path, run
 from backends.oap import Oap, oap, ready, tree
 from participants.processes import Process, free_ports, stopping
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.trace_sources import read_trace
 from tracing_2pc.skywalking import parse_sw8, propagator
 from tracing_2pc.skywalking import segments as skywalking_segments
 from tracing_2pc.testing import Collector, FaultProxy
@@ -162,6 +164,11 @@ def test_a_transaction_is_one_trace_in_both(collector, path, tmp_path):
     until(lambda: kept <= collector.databases())
     phases = {"ParticipantSink.pre_commit", "ParticipantSink.commit"}
     until(lambda: phases <= collector.endpoints("both", "ParticipantSink"))
+    told = read_trace(Settings(links={"skywalking": f"{collector.url}/"}), one)
+    assert told.source.startswith("skywalking at ")
+    assert {r.span.service for r in told.rows} == {"both", "ledger", "notifier"}
+    assert (told.gaps, sum(not row.depth for row in told.rows)) == ((), 1)
+    assert all(row.meaning for row in told.rows)
     (ours,) = collector.traces_of(tpc_transaction_id="both.1.1")
     spans = otlp_trace_of(path.loopback, "both.1.1")  # type: ignore[attr-defined]
     assert {span["trace_id"] for span in spans} == {ours}

@@ -138,7 +138,7 @@ def _live(life: Life, role: Callable[..., None], about: tuple[Any, ...]) -> None
     _write_to(life.log)
     for name in [n for n in os.environ if n.startswith(("TPC_", "OTEL_"))]:
         del os.environ[name]
-    os.environ.update(life.environment)
+    os.environ.update({"TPC_SPANS": "off", **life.environment})
     failpoints.arm()
     threading.Thread(target=_end_with, args=(life.lifeline,), daemon=True).start()
     role(*about)

@@ -81,6 +81,7 @@ def here(monkeypatch, tmp_path, request) -> Iterator[Here]:
     ours = ("OTEL_", "TPC_", "REQUESTS_CA", "CURL_CA")  # the last win with `requests`
     for name in [n for n in os.environ if n.startswith(ours)]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("TPC_SPANS", "off")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", f"{PATIENT}")
     made = Here(monkeypatch, tmp_path, request.getfixturevalue("variable"))
     yield made

@@ -97,7 +97,7 @@ def started(*command: str, **environment: str) -> Iterator[Program]:
         [sys.executable, "-W", "error", *command],
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": PATH, **environment},
+        env={"PYTHONPATH": PATH, "TPC_SPANS": "off", **environment},
         start_new_session=True,
     )
     with running:

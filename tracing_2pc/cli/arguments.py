@@ -32,6 +32,7 @@ EXAMPLES: Final = {
     "ls": ("ls --unfinished", "ls --application orders --older-than 5m"),
     "show": ("show orders.7.1",),
     "explain": ("explain orders.7.1", "explain orders.7.1 --json"),
+    "trace": ("trace orders.7.1", "trace orders.7", "trace orders.7.1 --json"),
     "check": ("check", "check --config /etc/orders/tpc.toml"),
     "advise": ("advise --application orders --recover-within 60s",),
     "watch": ("watch --recover --listen 127.0.0.1:9095", "watch --once"),
@@ -145,6 +146,9 @@ def _add_reading(add: Add) -> None:
 
     _add_transaction(add("show", "show all that is known of one transaction"))
     _add_transaction(add("explain", "explain what is wrong with one, and what is safe"))
+    trace = add("trace", "show where its time went, as a tree of spans in words")
+    about = f"{_TRANSACTION}; without the attempt, the newest; or the id of a trace"
+    trace.add_argument("transaction", metavar="ID", help=about)
     add("check", "hold settings, log and participants against what must be")
 
     advise = add("advise", "say which trigger interval the records speak for")

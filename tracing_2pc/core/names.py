@@ -5,6 +5,7 @@ Dashboards, alert rules, documentation and tests are checked against this module
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 TRANSACTION: Final = "tpc.transaction"
@@ -105,6 +106,37 @@ SPANS: Final[dict[str, Span]] = {
     "<Writer>.abort": Span("<Writer>.batch", "aborts a batch; messages may be missing"),
 }
 """Spans, in the order of a batch."""
+
+
+def registered_name(
+    name: str, kind: str, attributes: Mapping[str, object], parent: str = ""
+) -> str:
+    """Return the name that `SPANS` has for a span; its own if there is none.
+
+    `kind` is in small letters; `parent` is the parent's name.
+    """
+    phase = attributes.get("tpc.phase")
+    if kind == "server":
+        method, _, path = name.partition(" ")
+        for known in SPANS:
+            start, prefix, end = known.partition(" <prefix>")
+            if prefix and method == start and path.endswith(end):
+                return known
+    if phase in PHASES:
+        of_writer = phase == "write" or parent.endswith(".batch")
+        return f"<{'Writer' if of_writer else 'Sink'}>.{name.partition('.')[2]}"
+    if kind == "client" and "db.operation.name" in attributes:
+        return "<STATEMENT>"
+    return "<Writer>.batch" if name.endswith(".batch") else name
+
+
+def describe_span(
+    name: str, kind: str, attributes: Mapping[str, object], parent: str = ""
+) -> str:
+    """Return what a span means; empty if it is none of ours."""
+    known = SPANS.get(registered_name(name, kind, attributes, parent))
+    return known.meaning if known else ""
+
 
 SINK_METHODS: Final[dict[str, tuple[str, ...]]] = {
     "begin": ("begin", "begin_transaction", "beginTransaction"),

@@ -52,6 +52,7 @@ logger = logging.getLogger(__name__)
 _NO_PROVIDER: Final = trace.NoOpTracerProvider()
 _known: tuple[trace.TracerProvider | None, trace.Tracer] = None, trace.NoOpTracer()
 _unusable: str | None = None  # what the environment named, when that was tried
+_own: trace.TracerProvider | None = None  # for this library's spans alone
 
 
 def provider() -> trace.TracerProvider:
@@ -64,7 +65,7 @@ def provider() -> trace.TracerProvider:
     if _unusable is not None and _unusable == _named():
         return _NO_PROVIDER
     try:
-        return trace.get_tracer_provider()
+        found = trace.get_tracer_provider()
     except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
         _unusable = _named()
         logger.warning(
@@ -73,6 +74,15 @@ def provider() -> trace.TracerProvider:
             type(error).__name__,
         )
         return _NO_PROVIDER
+    if _own is not None and isinstance(found, trace.ProxyTracerProvider):
+        return _own
+    return found
+
+
+def use_until_one_is_set(own: trace.TracerProvider) -> None:
+    """Have our spans go there as long as the process has no tracer provider."""
+    global _own
+    _own = own
 
 
 def _named() -> str:
@@ -81,6 +91,11 @@ def _named() -> str:
 
 def is_set() -> bool:
     """Whether this process has a tracer provider: ours, or what the program chose."""
+    return is_recording() and provider() is not _own
+
+
+def is_recording() -> bool:
+    """Whether our spans go anywhere: to such a provider, or only to this machine."""
     return not isinstance(provider(), trace.ProxyTracerProvider)
 
 

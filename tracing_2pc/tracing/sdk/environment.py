@@ -9,11 +9,12 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import is_reference, read_secret
-from tracing_2pc.tracing import propagation
+from tracing_2pc.tracing import propagation, ring
 
 Asked: TypeAlias = dict[str, str]
 
@@ -53,6 +54,11 @@ def wants_traces() -> bool:
     """Whether traces are asked for, by any exporter."""
     has_file = bool(os.environ.get(TRACE_FILE))
     return not disabled() and (has_file or bool(exporters("TRACES")))
+
+
+def kept_in() -> Path | None:
+    """Return where spans are kept on this machine; None where they are not."""
+    return None if disabled() else ring.chosen()
 
 
 def exporters(signal: str) -> list[str]:
@@ -138,7 +144,9 @@ def apply(settings: Mapping[str, str]) -> None:
 def _travels(name: str, value: str) -> bool:
     if name == HEADERS:
         return is_reference(value)
-    if name != TRACE_FILE and not name.startswith(("OTEL_", "TPC_SKYWALKING_")):
+    if name not in (TRACE_FILE, ring.VARIABLE) and not name.startswith(
+        ("OTEL_", "TPC_SKYWALKING_")
+    ):
         return False
     return not any(word in name for word in _SECRETS) and "@" not in value
 

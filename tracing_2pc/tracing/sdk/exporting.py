@@ -15,6 +15,7 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -35,7 +36,10 @@ from opentelemetry.util.re import parse_env_headers
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.core.names import ATTRIBUTES
+from tracing_2pc.tracing import ring
 from tracing_2pc.tracing.sdk import environment
+from tracing_2pc.tracing.spans import SCOPE
 
 QUEUE: Final = 32768
 SCHEDULE_MS: Final = 500
@@ -151,6 +155,56 @@ class TraceFile(SpanExporter):
             self.failed += len(spans)
             return SpanExportResult.FAILURE
         return SpanExportResult.SUCCESS
+
+
+class Ring(SpanExporter):
+    """Keeps our spans on disk, for `tracing-2pc trace`, and what else is about them.
+
+    Of another library's span only attributes of ours stay.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        ring.prepare(folder)
+        self._folder = folder
+        self._is_warned = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Append them in one write. Never raises: lost spans are no failure."""
+        lines = [line for span in spans if (line := _kept(span))]
+        try:
+            if lines:
+                ring.append(self._folder, b"".join(lines))
+        except OSError as error:
+            if not self._is_warned:
+                logger.warning("%s: %s", NOT_KEPT, error)
+            self._is_warned = True
+        return SpanExportResult.SUCCESS
+
+
+NOT_KEPT: Final = (
+    "spans are not kept for `tracing-2pc trace`; work goes on without them. "
+    f"Set {ring.VARIABLE} to a folder, or to {ring.OFF}"
+)
+
+
+def _kept(span: ReadableSpan) -> bytes | None:
+    scope, line = span.instrumentation_scope, as_json(span)
+    if scope is None or scope.name != SCOPE:
+        shown = line["attributes"]
+        if "tpc.transaction.id" not in shown:
+            return None
+        line["attributes"] = {k: v for k, v in shown.items() if k in ATTRIBUTES}
+    line["host"] = span.resource.attributes.get(HOST_NAME)
+    return json.dumps(line).encode() + b"\n"
+
+
+def to_ring(folder: Path) -> BatchSpanProcessor:
+    """Make what keeps spans in a ring, half a second after they have ended.
+
+    Raises:
+        OSError: the folder cannot be used.
+    """
+    return BatchSpanProcessor(Ring(folder), QUEUE, SCHEDULE_MS)
 
 
 def as_json(span: ReadableSpan) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class _Process:
         self.file: TraceFile | None = None
         self.failed: environment.Asked | None = None
         self.has_looked = False
+        self.cannot_keep = False
         self.endings: list[Callable[[], object]] = []
         self._flushing: Flushing | None = None
 
@@ -90,9 +91,37 @@ class _Process:
             _warn(f"traces are not sent by {name}", error)
         if last is not None:
             raise last
+        self.keep_spans_of(provider)
         self.batches, self.file = batches, file
         self.end_with(provider.shutdown)
         trace.set_tracer_provider(provider)
+
+    def keep(self, service: str) -> bool:
+        """Have our spans stay on this machine, where nobody else gets any.
+
+        The program's own set-up is left alone: it may come later.
+        """
+        from tracing_2pc.tracing.sdk import exporting
+
+        provider = exporting.provider(service)
+        if is_kept := self.keep_spans_of(provider):
+            self._flushing = Flushing([])
+            self.end_with(provider.shutdown)
+            spans.use_until_one_is_set(provider)
+        return is_kept
+
+    def keep_spans_of(self, provider: TracerProvider) -> bool:
+        """Keep them where that is not turned off; one line where it cannot be."""
+        from tracing_2pc.tracing.sdk import exporting
+
+        if (folder := environment.kept_in()) is None:
+            return False
+        try:
+            provider.add_span_processor(exporting.to_ring(folder))
+        except OSError as error:
+            logger.warning("%s: %s", exporting.NOT_KEPT, error)
+            return False
+        return True
 
     def look(self, service: str) -> None:
         """Name what is asked for in vain, and send log records where that is asked."""
@@ -156,8 +185,11 @@ def start(service: str) -> None:
     """
     if not _process.has_looked:
         _process.look(service)
-    if not spans.is_set() and environment.wants_traces():
-        _start(service)
+    if not spans.is_set():
+        if environment.wants_traces():
+            _start(service)
+        if not spans.is_recording() and environment.kept_in():
+            _keep(service)
     if spans.is_set():
         mark_log_records()
 
@@ -174,6 +206,17 @@ def _start(service: str) -> None:
         except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
             _process.failed = asked
             _warn("tracing did not start", error)
+
+
+def _keep(service: str) -> None:
+    with _process.lock:
+        if spans.is_recording() or _process.cannot_keep:
+            return
+        try:
+            _process.cannot_keep = not _process.keep(service)
+        except Exception:  # without the SDK nothing is kept
+            _process.cannot_keep = True
+            logger.debug("spans are not kept", exc_info=True)
 
 
 def _tried(

@@ -1,0 +1,89 @@
+"""`trace`: where the time of a transaction went, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import Operator
+from support.texts import texts
+
+from tracing_2pc.core.names import SPANS
+from tracing_2pc.inspection.trace import NO_PROOF
+from tracing_2pc.tracing import ring
+
+TEXTS = texts("component")
+TRACE = "a" * 32
+"""Of each transaction of a site."""
+
+
+@pytest.fixture
+def spans(tmp_path, monkeypatch) -> Path:
+    """A ring that `trace` reads; nothing in this process keeps spans."""
+    folder = tmp_path / "ring"
+    folder.mkdir()
+    monkeypatch.setattr(ring, "folders", lambda: [folder])
+    return folder
+
+
+def keep(folder: Path, number: int, name: str, **more: Any) -> None:
+    parent = "0" if number else None
+    attributes = {"tpc.transaction.id": "orders.7.1", **more.pop("attributes", {})}
+    span = {
+        "trace_id": TRACE,
+        "span_id": str(number),
+        "parent_id": parent,
+        "name": name,
+        "kind": "INTERNAL",
+        "service": "orders",
+        "host": "here",
+        "start": number * 10**6,
+        "end": 10**9,
+        "status": "UNSET",
+        "links": [],
+        "attributes": attributes,
+        **more,
+    }
+    ring.append(folder, json.dumps(span).encode() + b"\n")
+
+
+def known(operator: Operator) -> None:
+    operator.at.committing(7)
+
+
+def test_the_tree_is_printed_in_words(operator, spans):
+    """By the id, without the attempt, or by the trace's id, which needs no log."""
+    known(operator)
+    keep(spans, 0, "tpc.transaction", attributes={"tpc.rows": 3})
+    failed = {"tpc.participant": "ledger\x1b[31m", "http.response.status_code": 503}
+    keep(spans, 1, "POST /commit", kind="CLIENT", attributes=failed, status="ERROR")
+    keep(spans, 2, "their own", start=-1)
+    whole = operator.out(0, "trace", "orders.7.1")
+    assert TEXTS["a span with its words"].strip() in whole
+    assert TEXTS["a span that failed"].strip() in whole
+    assert "their own" not in whole
+    assert "\x1b" not in whole
+    assert "no request to notifier" in whole
+    assert operator.out(0, "trace", "orders.7") == whole
+    operator.at.log.close()
+    operator._set("TPC_LOG", "sqlite:////nowhere/at/all.db")
+    by_trace = json.loads(operator.out(0, "trace", TRACE, "--json"))
+    assert [(row["name"], row["depth"]) for row in by_trace["spans"]] == [
+        ("tpc.transaction", 0),
+        ("POST /commit", 1),
+    ]
+    assert by_trace["spans"][0]["meaning"] == SPANS["tpc.transaction"].meaning
+
+
+def test_what_nobody_has_is_said(operator, spans):
+    """1 for a transaction without spans, 2 for one that nobody knows."""
+    known(operator)
+    said = " ".join(operator.out(1, "trace", "orders.7.1").split())
+    assert NO_PROOF in said
+    assert "nobody knows of it" in operator.out(2, "trace", "orders.9")
+    assert "nobody knows of it" in operator.out(2, "trace", "b" * 32)
+    operator.err(2, "trace", "orders")
+    spans.joinpath("spans-1.jsonl").symlink_to(spans)
+    assert "cannot be read" in operator.out(1, "trace", "orders.9.1")

@@ -1,0 +1,249 @@
+"""A transaction's spans as a tree, with what each of them means; pure."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from tracing_2pc.core.names import TRANSACTION, describe_span
+from tracing_2pc.inspection.wording import format_count, join_names
+
+NO_PROOF: Final = (
+    "A missing span proves nothing: what was decided stands in the log. A process "
+    "keeps none if it is on another machine, or another user's, if TPC_SPANS is off "
+    "there, if OpenTelemetry's SDK is not installed there, or if it was killed."
+)
+
+_END: Final = 1 << 63
+"""Nanoseconds: no clock shows it."""
+
+_STATUS: Final = "http.response.status_code"
+_DETAILS: Final[Mapping[str, str]] = {
+    "tpc.participant": "{}",
+    "tpc.branch": "branch {}",
+    "tpc.rows": "{} rows",
+    "tpc.vote": "vote {}",
+    "tpc.decision": "decision {}",
+    "tpc.cause": "cause {}",
+    "tpc.failure": "{}",
+    "tpc.outcome": "outcome {}",
+    "tpc.diagnosis": "{}",
+    "tpc.waits_for": "waits for {}",
+    "tpc.action": "action {}",
+    _STATUS: "status {}",  # of what went wrong
+    "error.type": "error {}",
+}
+"""Attributes that are shown with a span, in this order."""
+
+
+class TraceSpan(NamedTuple):
+    """One span, whoever kept it; times are Unix nanoseconds by its host's clock."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    kind: str  # server, client, internal …
+    start: int
+    end: int
+    service: str
+    host: str
+    attributes: Mapping[str, Any]
+    error: bool
+    links: tuple[str, ...] = ()  # ids of traces
+
+    @classmethod
+    def from_ring(cls, line: Mapping[str, Any]) -> TraceSpan | None:
+        """Read what a process kept; None if it is not whole."""
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            return cls(
+                str(line["trace_id"]),
+                str(line["span_id"]),
+                line["parent_id"] and str(line["parent_id"]),
+                str(line["name"]),
+                str(line["kind"]).lower(),
+                int(line["start"]),
+                int(line["end"]),
+                str(line["service"]),
+                str(line["host"]),
+                dict(line["attributes"]),
+                line["status"] == "ERROR",
+                tuple(str(link["trace_id"]) for link in line["links"]),
+            )
+        return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TraceRow:
+    """A span in its place in the tree.
+
+    Args:
+        depth: 0 for what has no parent here.
+        offset: seconds from the first span of its trace; clocks of hosts differ.
+        lasted: seconds.
+        meaning: what it is, in words; empty for a span that is not ours.
+        detail: what its attributes say, in a line.
+        orphaned: its parent is not here.
+        linked: it is in another trace, which links to this one.
+    """
+
+    span: TraceSpan
+    depth: int
+    offset: float
+    lasted: float
+    meaning: str
+    detail: str
+    orphaned: bool = False
+    linked: bool = False
+
+    @property
+    def words(self) -> str:
+        """What it is, what it holds, and before that what is odd about it."""
+        odd = {
+            "ERROR": self.span.error,
+            "in another trace, which links to this one": self.linked,
+            "its parent is missing": self.orphaned and not self.linked,
+        }
+        meaning = self.meaning or "a span of the program's own"
+        text = f"{meaning}: {self.detail}" if self.detail else meaning
+        return ". ".join([*(mark for mark, applies in odd.items() if applies), text])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        names = ("depth", "offset", "lasted", "meaning", "detail", "orphaned", "linked")
+        own = {name: getattr(self, name) for name in names}
+        return {**self.span._asdict(), **own}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TraceView:
+    """A transaction's trace, as far as it was found.
+
+    Args:
+        trace: its id; None if it is not known.
+        source: who had the spans; empty if nobody.
+        rows: as a tree, each child below its parent, in the order of time.
+        gaps: what is not there, and where that is seen.
+        notes: who was asked in vain.
+        known: whether anybody knows of it, as far as all could be asked.
+    """
+
+    trace: str | None
+    source: str
+    rows: tuple[TraceRow, ...]
+    gaps: tuple[str, ...]
+    notes: tuple[str, ...]
+    known: bool
+
+    @property
+    def services(self) -> str:
+        """How many spans are whose."""
+        counted = Counter(row.span.service for row in self.rows)
+        return ", ".join(f"{name} {number}" for name, number in counted.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {
+            "trace": self.trace,
+            "source": self.source,
+            "spans": [row.to_json() for row in self.rows],
+            "gaps": list(self.gaps),
+            "notes": list(self.notes),
+        }
+
+
+def trace_tree(spans: Iterable[TraceSpan], trace: str) -> list[TraceRow]:
+    """Return the spans of a trace as a tree, then those of others that link to it.
+
+    What was found twice is there once, what has no time not at all. What is its own
+    ancestor stands by itself.
+    """
+    whole = (
+        s for s in spans if min(s.start, s.end) >= 0 and max(s.start, s.end) < _END
+    )
+    by_id = {(span.trace_id, span.span_id): span for span in whole}
+    every = sorted(by_id.values(), key=lambda s: (s.trace_id != trace, s.start))
+    below: dict[tuple[str, str | None], list[TraceSpan]] = {}
+    tops: list[TraceSpan] = []
+    for span in every:
+        parent = span.trace_id, span.parent_id
+        if parent in by_id:
+            below.setdefault(parent, []).append(span)
+        else:
+            tops.append(span)
+    rows: list[TraceRow] = []
+    seen: set[tuple[str, str]] = set()
+    first = every[0].start if every else 0
+    for top in [*tops, *every]:  # then what is in no tree: it is in a circle
+        rows += _below(top, below, by_id, seen, trace, first)
+    return rows
+
+
+def _below(
+    top: TraceSpan,
+    below: Mapping[tuple[str, str | None], Sequence[TraceSpan]],
+    by_id: Mapping[tuple[str, str], TraceSpan],
+    seen: set[tuple[str, str]],
+    trace: str,
+    first: int,
+) -> Iterator[TraceRow]:
+    waiting = [(top, 0)]
+    while waiting:
+        span, depth = waiting.pop()
+        key = span.trace_id, span.span_id
+        if key in seen:
+            continue
+        seen.add(key)
+        parent = by_id.get((span.trace_id, span.parent_id or ""))
+        yield TraceRow(
+            span,
+            depth,
+            (span.start - first) / 1e9,
+            max(0, span.end - span.start) / 1e9,
+            describe_span(
+                span.name, span.kind, span.attributes, parent.name if parent else ""
+            ),
+            _detail(span),
+            orphaned=span.parent_id is not None and parent is None,
+            linked=span.trace_id != trace,
+        )
+        waiting += ((child, depth + 1) for child in reversed(below.get(key, ())))
+
+
+def _detail(span: TraceSpan) -> str:
+    shown = [
+        text.format(span.attributes[name])
+        for name, text in _DETAILS.items()
+        if name in span.attributes and (span.error or name != _STATUS)
+    ]
+    return ", ".join(shown)
+
+
+def find_gaps(rows: Sequence[TraceRow], participants: Iterable[str]) -> list[str]:
+    """Return what is missing, as far as the other spans or the record show it."""
+    own = [row for row in rows if not row.linked]
+    gaps = []
+    if not any(row.span.name == TRANSACTION for row in own):
+        gaps.append(
+            f"{TRANSACTION}, the root, is not there: the process that decides keeps it "
+            "at the decision"
+        )
+    if orphans := Counter(row.span.service for row in own if row.orphaned):
+        whose = [f"{format_count(n, 'span')} of {name}" for name, n in orphans.items()]
+        gaps.append(f"the parent is missing of {join_names(whose)}")
+    served = {r.span.parent_id for r in own if r.span.kind == "server"}
+    asked: dict[str, list[bool]] = {name: [] for name in participants}
+    for row in own:
+        name = row.span.attributes.get("tpc.participant")
+        if row.span.kind == "client" and name is not None:
+            asked.setdefault(str(name), []).append(row.span.span_id in served)
+    for name, kept in asked.items():
+        if not kept:
+            gaps.append(f"no request to {name} is there")
+        elif not all(kept):
+            lost = f"{kept.count(False)} of {format_count(len(kept), 'request')}"
+            gaps.append(f"{name} has kept no span for {lost}")
+    return gaps

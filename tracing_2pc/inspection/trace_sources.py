@@ -1,0 +1,243 @@
+"""Who is asked for the spans of a trace: Jaeger or SkyWalking, else this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+import urllib3
+
+from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.log_reader import LogReader
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.trace import TraceSpan, TraceView, find_gaps, trace_tree
+from tracing_2pc.tracing import ring
+
+TRACE_ID: Final = re.compile("[0-9a-f]{32}")
+
+_SECONDS: Final = 3.0
+_ATTEMPTS: Final = 100
+_LARGEST: Final = 64 << 20
+"""Bytes of an answer."""
+
+_QUERY: Final = """query($i: ID!){ queryTrace(traceId: $i){ spans{
+segmentId spanId parentSpanId serviceCode serviceInstanceName endpointName type isError
+startTime endTime refs{ parentSegmentId parentSpanId } tags{ key value } } } }"""
+_KINDS: Final = {"Entry": "server", "Exit": "client"}
+
+Ask: TypeAlias = Callable[[str, str], list[TraceSpan]]
+"""Asks a backend, which a link leads to, for a trace.
+
+Raises:
+    OSError: it cannot be asked.
+    ValueError: what it answers is no trace.
+"""
+
+
+def find_trace(
+    log: LogReader, transaction: TransactionId, settings: Settings
+) -> TraceView:
+    """Find a transaction's spans; where its record has no trace, by its id.
+
+    If the log cannot be read, the spans of this machine are found all the same.
+    """
+    trace, participants, notes = None, [], []
+    record = None
+    try:
+        if (record := log.read(transaction)) is not None:
+            trace = record.trace_id
+            own = set(record.own_sinks)
+            participants = [name for name in record.participants if name not in own]
+    except DecisionLogError as error:
+        notes.append(f"the record cannot be read: {error}")
+    view = read_trace(settings, trace, str(transaction), participants, notes)
+    return dataclasses.replace(view, known=view.known or record is not None)
+
+
+def newest_attempt(log: LogReader, application: str, batch: int) -> TransactionId:
+    """Return the last attempt at a batch that is on record; the first if none is."""
+    attempts = [TransactionId(application, batch, n) for n in range(1, _ATTEMPTS + 1)]
+    return max(log.states_of(attempts), default=attempts[0])
+
+
+def read_trace(
+    settings: Settings,
+    trace: str | None,
+    transaction: str = "",
+    participants: Iterable[str] = (),
+    notes: Iterable[str] = (),
+) -> TraceView:
+    """Ask who is named by `links`, the first that has it; else look on this machine."""
+    notes = [*notes]
+    spans: list[TraceSpan] = []
+    source = ""
+    for name, url, ask in _backends(settings.links) if trace else ():
+        host = urlsplit(url).netloc
+        try:
+            if spans := ask(url, trace or ""):
+                source = f"{name} at {host}"
+                break
+            notes.append(f"{name} at {host} has no span of it")
+        except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
+            notes.append(f"{name} at {host} was asked in vain: {_short(error)}")
+    if not spans:
+        trace, spans, source = _on_this_machine(trace, transaction, notes)
+    rows = tuple(trace_tree(spans, trace or ""))
+    gaps = find_gaps(rows, participants) if rows else []
+    known = bool(rows or notes)
+    unique = tuple(dict.fromkeys(notes))
+    return TraceView(trace, source, rows, tuple(gaps), unique, known)
+
+
+def _on_this_machine(
+    trace: str | None, transaction: str, notes: list[str]
+) -> tuple[str | None, list[TraceSpan], str]:
+    """Return the trace that its root names, if none is known; its spans; their place.
+
+    Spans of other traces are among them if they link to it.
+    """
+    if not (folders := ring.folders()):
+        notes.append(f"no span is kept on this machine: {ring.VARIABLE} is {ring.OFF}")
+    if trace is None:
+        ids = (s.trace_id for s in _kept(transaction, folders, notes))
+        trace = next(ids, None)
+    if trace is None:
+        return None, [], ""
+    spans = [
+        span
+        for span in _kept(trace, folders, notes)
+        if trace == span.trace_id or trace in span.links
+    ]
+    return trace, spans, "this machine" if spans else ""
+
+
+def _kept(id_: str, folders: Iterable[Path], notes: list[str]) -> Iterator[TraceSpan]:
+    for folder in folders:
+        try:
+            yield from filter(None, map(TraceSpan.from_ring, ring.read(folder, id_)))
+        except OSError as error:
+            notes.append(f"spans in {folder} cannot be read: {error.strerror}")
+
+
+def _backends(links: Mapping[str, str]) -> Iterator[tuple[str, str, Ask]]:
+    """Yield what links name that has an API for traces."""
+    for name, template in links.items():
+        before, _, _ = template.partition("/trace/{trace}")
+        if name.lower().startswith("jaeger") and before != template:
+            yield name, before, _ask_jaeger
+        elif name.lower().startswith("skywalking"):
+            parts = urlsplit(template)
+            yield name, f"{parts.scheme}://{parts.netloc}", _ask_skywalking
+
+
+def _ask_jaeger(url: str, trace: str) -> list[TraceSpan]:
+    answer = _answer("GET", f"{url}/api/traces/{trace}")
+    with _being_read():
+        found = [one for one in answer.get("data") or () if one["traceID"] == trace]
+        return [_of_jaeger(s, one["processes"]) for one in found for s in one["spans"]]
+
+
+def _of_jaeger(span: Mapping[str, Any], processes: Mapping[str, Any]) -> TraceSpan:
+    process = processes[span["processID"]]
+    tags = {tag["key"]: tag["value"] for tag in span.get("tags") or ()}
+    host = {tag["key"]: tag["value"] for tag in process.get("tags") or ()}
+    parents = [r for r in span["references"] if r["refType"] == "CHILD_OF"]
+    links = [r["traceID"] for r in span["references"] if r["refType"] != "CHILD_OF"]
+    start = int(span["startTime"]) * 1000  # microseconds
+    return TraceSpan(
+        str(span["traceID"]),
+        str(span["spanID"]),
+        str(parents[0]["spanID"]) if parents else None,
+        str(span["operationName"]),
+        str(tags.get("span.kind", "internal")),
+        start,
+        start + int(span["duration"]) * 1000,
+        str(process["serviceName"]),
+        str(host.get("host.name", "")),
+        tags,
+        tags.get("otel.status_code") == "ERROR",
+        tuple(map(str, links)),
+    )
+
+
+def _ask_skywalking(url: str, trace: str) -> list[TraceSpan]:
+    asked = {"query": _QUERY, "variables": {"i": trace}}
+    answer = _answer("POST", f"{url}/graphql", json.dumps(asked).encode())
+    with _being_read():
+        spans = answer["data"]["queryTrace"]["spans"]
+        return [_of_skywalking(span, trace) for span in spans]
+
+
+def _of_skywalking(span: Mapping[str, Any], trace: str) -> TraceSpan:
+    segment, parent = span["segmentId"], None
+    if span["parentSpanId"] >= 0:
+        parent = f"{segment}.{span['parentSpanId']}"
+    elif refs := span.get("refs"):
+        parent = f"{refs[0]['parentSegmentId']}.{refs[0]['parentSpanId']}"
+    return TraceSpan(
+        trace,
+        f"{segment}.{span['spanId']}",
+        parent,
+        str(span["endpointName"]),
+        _KINDS.get(span["type"], "internal"),
+        int(span["startTime"]) * 1_000_000,  # milliseconds
+        int(span["endTime"]) * 1_000_000,
+        str(span["serviceCode"]),
+        str(span.get("serviceInstanceName") or ""),
+        {tag["key"]: tag["value"] for tag in span.get("tags") or ()},
+        bool(span["isError"]),
+    )
+
+
+@contextlib.contextmanager
+def _being_read() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError("what it answers is no trace") from error
+
+
+def _answer(method: str, url: str, body: bytes | None = None) -> Any:
+    """Ask once, in bounded time and space; follow nothing."""
+    with (
+        urllib3.PoolManager(1) as pool,
+        contextlib.closing(
+            pool.request(
+                method,
+                url,
+                body=body,
+                headers={"Content-Type": "application/json"},
+                timeout=urllib3.Timeout(total=_SECONDS),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+        ) as answer,
+    ):
+        if answer.status == 404:
+            return {"data": None}
+        if answer.status != 200:
+            raise ValueError(f"answered {answer.status}")
+        text = answer.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise ValueError("the answer is too long")
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError("answered no JSON") from None
+
+
+def _short(error: Exception) -> str:
+    """Say why, without addresses of objects: urllib3 has them in its texts."""
+    if isinstance(error, urllib3.exceptions.TimeoutError):
+        return "no answer in time"
+    if isinstance(error, urllib3.exceptions.HTTPError):
+        return "no connection"
+    return str(error)
