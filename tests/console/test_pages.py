@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from html.parser import HTMLParser
 
 import pytest
+from markupsafe import escape
 from support.branches import ONE
 from support.console import (
     DONE,
@@ -29,9 +31,12 @@ from support.watch import NAMES, fresh
 from tracing_2pc.console import state
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.names import SPANS
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.participants import BRANCHES
+from tracing_2pc.inspection.trace import NO_PROOF
 from tracing_2pc.operations.resolve import LONGEST_REASON
+from tracing_2pc.tracing import ring
 
 TEXTS = texts("console")
 PAGES = ["/", f"/transactions/{STUCK}", "/transactions/nobody.1.1"]
@@ -219,6 +224,35 @@ def test_the_log_alone_calls_nothing_well(at, monkeypatch):
 # --- what is shown -------------------------------------------------------------------
 
 
+def test_the_spans_of_a_transaction_are_told_in_words(viewer, tmp_path, monkeypatch):
+    """Never as markup; the page does not wait for who has them."""
+    monkeypatch.setattr(ring, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(state, "TRACE_EVERY", 0.0)
+    span = {
+        "trace_id": "a" * 32,
+        "span_id": "1",
+        "parent_id": None,
+        "name": "tpc.begin",
+        "kind": "INTERNAL",
+        "start": 10**18,
+        "end": 10**18,
+        "service": EVIL,
+        "host": "here",
+        "status": "ERROR",
+        "links": [],
+        "attributes": {"tpc.transaction.id": STUCK, "tpc.participant": EVIL},
+    }
+    ring.append(tmp_path, json.dumps(span).encode() + b"\n")
+    page = until(
+        lambda: viewer.get(f"/transactions/{STUCK}"),
+        lambda page: SPANS["tpc.begin"].meaning in page,
+    )
+    assert "ERROR" in page
+    assert "<script>alert" not in page
+    assert escape(NO_PROOF) in page
+    assert "jaeger at 127.0.0.1:9 was asked in vain" in page
+
+
 def test_the_list_says_what_is_stuck_since_when_and_because_of_whom(viewer):
     """Worst first, each in words; and what is not known is said to be so."""
     page = until(lambda: TEXTS["asked"] in (text := viewer.get("/")) and text)
@@ -265,7 +299,7 @@ def test_a_transaction_is_told_whole(viewer):
         TEXTS["not acknowledged for"],
         "overdue",
         TEXTS["cannot be read"],
-        f"http://jaeger.example/trace/{'a' * 32}",
+        f"http://127.0.0.1:9/trace/{'a' * 32}",
         TEXTS["where the time went"],
     ):
         assert said in page
@@ -447,5 +481,5 @@ def test_a_record_that_cannot_be_trusted_is_named(viewer, at, monkeypatch):
 def test_every_configured_link_has_an_address_to_begin_at(viewer):
     """With what to look at there; a transaction's own link begins at its host."""
     page = viewer.get("/")
-    assert 'href="http://jaeger.example/"' in page
+    assert 'href="http://127.0.0.1:9/"' in page
     assert TEXTS["spans"] in page

@@ -33,7 +33,7 @@ GATE = TokenGate(
     [f"viewer {VIEWER}", f"operator {OPERATOR}", f"job {JOB}", f"viewer {BOUND} sales"],
     "these tests",
 )
-LINKS = {"jaeger": "http://jaeger.example/trace/{trace}"}
+LINKS = {"jaeger": "http://127.0.0.1:9/trace/{trace}"}
 DONE, STUCK, QUARANTINED = "orders.7.1", "orders.8.1", "sales.3.1"
 """What the site of these tests has."""
 

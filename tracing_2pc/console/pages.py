@@ -16,6 +16,7 @@ from tracing_2pc.core.links import links_of, places_of
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.http.error_responses import Problem
+from tracing_2pc.inspection.trace import NO_PROOF
 from tracing_2pc.inspection.view import TransactionView
 from tracing_2pc.inspection.wording import VERDICT_TEXT
 from tracing_2pc.operations.acts import Act, acts_about
@@ -56,6 +57,8 @@ class Pages(ActingPages):
             colour=_colour(view),
             verdicts=[VERDICT_TEXT[verdict] for verdict in worst],
             waterfall=waterfall(view),
+            trace=self._state.traces.get(transaction).latest(),
+            no_proof=NO_PROOF,
             links=links_of(links, view.transaction, view.trace),
             acts=list(acts_about(self._state.sources, view)),
             longest=LONGEST_REASON,

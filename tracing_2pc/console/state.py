@@ -31,6 +31,8 @@ from tracing_2pc.inspection.participants import (
     list_refused,
 )
 from tracing_2pc.inspection.survey import survey_all, survey_log
+from tracing_2pc.inspection.trace import TraceView
+from tracing_2pc.inspection.trace_sources import find_trace
 from tracing_2pc.inspection.view import TransactionView, view_transaction
 from tracing_2pc.operations.acts import Reach
 
@@ -43,6 +45,9 @@ STALE: Final = 60.0
 LOG_EVERY: Final = 2.0
 HOURS_EVERY: Final = 10.0
 VIEW_EVERY: Final = 2.0
+TRACE_EVERY: Final = 10.0
+KEPT: Final = 600.0
+"""Seconds for which a trace is kept that nobody asks for."""
 
 ASKING: Final = 4
 """Pages that may wait for participants at one time; others show the log."""
@@ -81,6 +86,7 @@ class ConsoleState:
         reports: by application: how long its commits take, and what holds them back.
         answers: by participant and application: how soon it acknowledges.
         views: by transaction, and whether to ask participants: all about it.
+        traces: by transaction: its spans, looked for while nobody waits.
         refused: by application: the oldest requests that partners refused. Waits for
             participants, and never for the log.
         request: by participant and key: the same of one request.
@@ -100,6 +106,7 @@ class ConsoleState:
         self.reports = CachedByKey(partial(report_of, sources.log), HOURS_EVERY)
         self.answers = CachedByKey(self._answers, HOURS_EVERY)
         self.views = CachedByKey(self._view, VIEW_EVERY)
+        self.traces = CachedByKey(self._in_background, KEPT)
         self.refused = CachedByKey(self._list_refused, VIEW_EVERY)
         self.request = CachedByKey(self._find_refused, VIEW_EVERY)
         self.asking = partial(_slot, threading.BoundedSemaphore(ASKING))
@@ -182,6 +189,11 @@ class ConsoleState:
             for name in shown
         ]
         return hours, len(set(known) - set(shown))
+
+    def _in_background(self, transaction: TransactionId) -> MadeInBackground[TraceView]:
+        by = self.sources
+        find = partial(find_trace, by.log, transaction, by.settings)
+        return MadeInBackground(find, TRACE_EVERY)
 
     def _view(self, key: tuple[TransactionId, bool]) -> TransactionView:
         transaction, ask = key
