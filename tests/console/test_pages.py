@@ -250,7 +250,7 @@ def test_the_spans_of_a_transaction_are_told_in_words(viewer, tmp_path, monkeypa
     assert "ERROR" in page
     assert "<script>alert" not in page
     assert escape(NO_PROOF) in page
-    assert "jaeger at 127.0.0.1:9 was asked in vain" in page
+    assert "jaeger at 127.0.0.1:9 was asked in vain: nothing listens" in page
 
 
 def test_the_list_says_what_is_stuck_since_when_and_because_of_whom(viewer):

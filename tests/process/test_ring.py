@@ -188,7 +188,8 @@ lifecycle.flush(PATIENT)
 say(0)
 """
     folder, file = tmp_path / "ring", tmp_path / "file"
-    run(code, TPC_SPANS=str(folder), TPC_TRACE_FILE=str(file))
+    more = {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "40000"}  # of a larger queue
+    run(code, TPC_SPANS=str(folder), TPC_TRACE_FILE=str(file), **more)
     assert len(file.read_text().splitlines()) == 3
     assert [(s["name"], s["attributes"]) for s in lines(folder)] == [
         ("tpc.decide", {}),

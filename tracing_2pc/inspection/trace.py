@@ -214,12 +214,12 @@ def _below(
 
 
 def _detail(span: TraceSpan) -> str:
-    shown = [
-        text.format(span.attributes[name])
-        for name, text in _DETAILS.items()
-        if name in span.attributes and (span.error or name != _STATUS)
-    ]
-    return ", ".join(shown)
+    known = {name: str(span.attributes.get(name, "")) for name in _DETAILS}
+    if not span.error or known["error.type"] == known[_STATUS]:
+        del known[_STATUS]  # it is said as the error's type
+    return ", ".join(
+        _DETAILS[name].format(text) for name, text in known.items() if text
+    )
 
 
 def find_gaps(rows: Sequence[TraceRow], participants: Iterable[str]) -> list[str]:

@@ -236,8 +236,9 @@ def _answer(method: str, url: str, body: bytes | None = None) -> Any:
 
 def _short(error: Exception) -> str:
     """Say why, without addresses of objects: urllib3 has them in its texts."""
+    if isinstance(error, urllib3.exceptions.NewConnectionError):  # a time-out, too
+        return "nothing listens there"
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return "no answer in time"
-    if isinstance(error, urllib3.exceptions.HTTPError):
-        return "no connection"
-    return str(error)
+    is_theirs = isinstance(error, urllib3.exceptions.HTTPError)
+    return "the connection broke" if is_theirs else str(error)

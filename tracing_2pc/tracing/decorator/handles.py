@@ -172,6 +172,6 @@ def from_plain(kind: Any, plain: Mapping[str, Any]) -> Any:
     if carrier := carrier_in(plain):
         if type(handle) is dict:
             handle[CARRIER] = carrier
-        elif not put_in_dataclass(handle, carrier) and spans.is_set():
+        elif not put_in_dataclass(handle, carrier) and spans.is_recording():
             remember(handle, carrier)
     return handle

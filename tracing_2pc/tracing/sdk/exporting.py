@@ -43,6 +43,8 @@ from tracing_2pc.tracing.spans import SCOPE
 
 QUEUE: Final = 32768
 SCHEDULE_MS: Final = 500
+_LINES: Final = 512
+"""Spans that are written to a ring at once."""
 _PROGRAM: Final = "tracing-2pc"
 """Our own command: only a service of this name has our version."""
 _PROTOCOLS: Final = {"otlp_proto_http": "http/protobuf", "otlp_proto_grpc": "grpc"}
@@ -204,7 +206,8 @@ def to_ring(folder: Path) -> BatchSpanProcessor:
     Raises:
         OSError: the folder cannot be used.
     """
-    return BatchSpanProcessor(Ring(folder), QUEUE, SCHEDULE_MS)
+    # All three are given: what the environment says is about what is sent.
+    return BatchSpanProcessor(Ring(folder), QUEUE, SCHEDULE_MS, _LINES)
 
 
 def as_json(span: ReadableSpan) -> dict[str, Any]:
