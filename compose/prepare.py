@@ -22,7 +22,10 @@ from typing import Final
 ROOT: Final = Path(os.environ.get("PREPARE_ROOT", "/srv"))
 DASHBOARDS: Final = Path(os.environ.get("PREPARE_DASHBOARDS", "/dashboards"))
 
-OURS: Final = ("decisions", "ledger", "notifier")
+OURS: Final = (
+    *("decisions", "ledger", "notifier"),
+    *("inbox", "events", "sender", "pipeline"),
+)
 """Databases of our own containers; each has a role of its name."""
 OTHERS: Final = ("skywalking",)
 
@@ -76,10 +79,15 @@ def services() -> None:
 
 
 def tokens() -> None:
-    """Give each its token: the job, the operator's programs, Prometheus."""
-    lines = (ROOT / "ours" / "tokens").read_text(encoding="utf-8").splitlines()
-    held = dict(line.split()[:2] for line in lines if not line.startswith("#"))
-    for role in ("job", "operator"):
+    """Give each its token: the job, the operator's programs, a producer, Prometheus."""
+    path = ROOT / "ours" / "tokens"
+    text = path.read_text(encoding="utf-8")
+    if "producer " not in text:
+        text += f"producer {secrets.token_urlsafe(32)} shop\n"
+        write(path, text, mode=0o600)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    held = dict(line.split()[:2] for line in lines)
+    for role in ("job", "operator", "producer"):
         write(ROOT / "ours" / f"{role}.token", held[role], mode=0o600)
     write(ROOT / "monitoring" / "prometheus" / "viewer.token", held["viewer"])
 

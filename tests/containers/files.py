@@ -16,7 +16,15 @@ COMPOSE: Final = ROOT / "docker-compose.yml"
 DOCKERFILE: Final = ROOT / "Dockerfile"
 ENGINE: Final = ROOT / ".cache" / "engine"
 ENV_FILES: Final = (ROOT / ".env", *sorted((ROOT / "compose").glob("*.env")))
-PROFILES: Final = {"jaeger", "skywalking", "grafana", "cluster", "kafka", "oracle"}
+PROFILES: Final = {
+    "jaeger",
+    "skywalking",
+    "grafana",
+    "cluster",
+    "kafka",
+    "ingest",
+    "oracle",
+}
 OURS: Final = "${OURS_IMAGE}"
 ONCE: Final = {"prepare", "init", "oracle"}
 """Services that end by themselves: nobody asks how they are, but how they ended."""

@@ -95,7 +95,7 @@ def test_every_service_is_bounded_and_asked_how_it_is(name):
     assert ("healthcheck" in service) == (name not in ONCE)
     if name in ONCE:
         assert service["restart"] == "no"
-    elif service["image"] == OURS:
+    elif service["image"] == OURS and "HEALTH_URL" in str(service["healthcheck"]):
         assert service["environment"]["HEALTH_URL"].startswith("http://127.0.0.1:")
 
 

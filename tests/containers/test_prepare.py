@@ -47,7 +47,7 @@ def test_each_password_is_its_own_and_fits(prepare, tmp_path):
     """A role has in the database what its client reads; ours, nobody else reads."""
     prepare.main("services")
     held = json.loads((tmp_path / "ours" / "passwords.json").read_text())
-    assert len(set(held.values())) == len(held) == 6
+    assert len(set(held.values())) == len(held) == 10
     assert min(map(len, held.values())) >= 32
     sql = (tmp_path / "postgres" / "databases.sql").read_text()
     given = dict(re.findall(r"CREATE ROLE (\w+) LOGIN PASSWORD '([^']+)'", sql))
@@ -80,7 +80,10 @@ def test_only_names_of_this_network_are_left(prepare, tmp_path):
 
 
 def test_prometheus_and_alertmanager_take_theirs(prepare, tmp_path):
-    """With Prometheus's token where its configuration has it, and no other there."""
+    """With Prometheus's token where its configuration has it, and no other there.
+
+    A producer gets a line of its own, once.
+    """
     tokens = "# a comment\njob j-token\noperator o-token\nviewer v-token\n"
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "tokens").write_text(tokens)
@@ -93,6 +96,10 @@ def test_prometheus_and_alertmanager_take_theirs(prepare, tmp_path):
     token = monitoring / "prometheus" / "viewer.token"
     assert token.read_text() == "v-token"
     assert (tmp_path / "ours" / "job.token").read_text() == "j-token"
+    prepare.main("tokens")
+    accepted = (tmp_path / "ours" / "tokens").read_text().removeprefix(tokens)
+    producer = (tmp_path / "ours" / "producer.token").read_text()
+    assert accepted == f"producer {producer} shop\n"
     others = "\n".join(everything(monitoring).values())
     assert "j-token" not in others
     assert "o-token" not in others
