@@ -216,7 +216,7 @@ $(COMPOSE): tools/engine/go.mod tools/engine/go.sum
 engine: compose-plugin  ## a container engine of our own, nothing installed
 	@tools/engine/fetch >/dev/null
 
-test-compose: setup engine jaeger oap  ## the unchanged compose file, in containers; as root
+test-compose: setup engine jaeger oap kafka activemq  ## the unchanged compose file, in containers; as root
 	@tools/prometheus >/dev/null
 	TPC_COMPOSE=1 $(BIN)/pytest -s -m compose tests/containers $(ARGS)
 

@@ -1,8 +1,8 @@
 """A container engine of our own, and the images of the file, made here under its tags.
 
 Nothing can be pulled where these tests run. Ours is built from the Dockerfile as it is;
-the others from `tools/engine/images`, out of Debian's packages, SkyWalking's jars and
-Jaeger's source. So this proves wiring, mounts, health checks, names and networks; it
+the others from `tools/engine/images`, out of Debian's packages, the jars of SkyWalking,
+Kafka and ActiveMQ, and Jaeger's source. So this proves wiring, mounts, health checks, names and networks; it
 does not prove the versions that .env names.
 """
 
@@ -127,6 +127,9 @@ def build(at: Engine, scratch: Path) -> None:
     conf = ROOT / "tools" / "oap" / "conf"
     oap = context(scratch, "oap", {"oap": CACHE / "oap", "conf": conf})
     image(at, tags["SKYWALKING_OAP_IMAGE"], oap)
+    for name in ("kafka", "activemq"):
+        broker = context(scratch, name, {name: CACHE / name})
+        image(at, tags[f"{name.upper()}_IMAGE"], broker)
     image(at, tags["SKYWALKING_UI_IMAGE"], IMAGES / "pages", PORT="8080")
     image(at, tags["GRAFANA_IMAGE"], IMAGES / "pages", PORT="3000")
     at.docker("image", "prune", "--force")  # those whose tag went to a newer one

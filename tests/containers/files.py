@@ -14,7 +14,7 @@ import yaml
 ROOT: Final = Path(__file__).parents[2]
 COMPOSE: Final = ROOT / "docker-compose.yml"
 DOCKERFILE: Final = ROOT / "Dockerfile"
-ENGINE: Final = ROOT / ".cache" / "engine"
+ENGINE: Final = (ROOT / ".cache" / "engine").resolve()
 ENV_FILES: Final = (ROOT / ".env", *sorted((ROOT / "compose").glob("*.env")))
 PROFILES: Final = {
     "jaeger",
