@@ -2,8 +2,8 @@
 
 Nothing can be pulled where these tests run. Ours is built from the Dockerfile as it is;
 the others from `tools/engine/images`, out of Debian's packages, the jars of SkyWalking,
-Kafka and ActiveMQ, and Jaeger's source. So this proves wiring, mounts, health checks, names and networks; it
-does not prove the versions that .env names.
+Kafka and ActiveMQ, and Jaeger's source. So this proves wiring, mounts, health checks,
+names and networks; it does not prove the versions that .env names.
 """
 
 from __future__ import annotations

@@ -16,13 +16,14 @@ DAYS: Final = 7
 
 
 class Stack:
-    """The unchanged file, with other ports, a shorter source and all of its profiles.
+    """The unchanged file, with other ports and a shorter source.
 
     Args:
         engine: what it runs on.
+        told: variables beside these: all that shows something, and a cluster.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, **told: str) -> None:
         self._engine = engine
         named = [n for n in settings(ENV_FILES[0]) if n.endswith("_PORT")]
         self._ports = dict(zip(named, free_ports(len(named)), strict=True))
@@ -34,6 +35,7 @@ class Stack:
             "COMPOSE_PROFILES": PROFILES,
             "DEMO_DAYS": str(DAYS),
             "DEMO_EVERY": "3 seconds",
+            **told,
         }
 
     def compose(self, *words: str, **told: str) -> str:
@@ -52,7 +54,11 @@ class Stack:
 
     def url(self, name: str) -> str:
         """Return where a service is published."""
-        return f"http://127.0.0.1:{self._ports[f'{name}_PORT']}"
+        return f"http://127.0.0.1:{self.port(name)}"
+
+    def port(self, name: str) -> int:
+        """Return the port of it."""
+        return self._ports[f"{name}_PORT"]
 
     def inside(self, service: str, *command: str) -> str:
         """Run a command in a service's container."""
@@ -86,6 +92,12 @@ class Stack:
         told = self.compose("ps", "--all", "--format", "json").splitlines()
         return {one["Service"]: one for one in map(json.loads, told)}
 
+    def oracle(self) -> set[str]:
+        """Return how many rows are lost, doubled, wrong or split."""
+        told = self.compose("run", "--rm", "oracle")
+        found = dict(line.split()[:2] for line in told.splitlines() if line.strip())
+        return {found[name] for name in ("lost", "duplicated", "wrong", "split")}
+
     def restarts(self, service: str) -> int:
         """Return how often the engine has started a service again by itself."""
         form = ("--format", "{{.RestartCount}}")
@@ -94,11 +106,11 @@ class Stack:
 
 
 @contextlib.contextmanager
-def stack(engine: Engine) -> Iterator[Stack]:
-    """Start it; at the end its containers, networks and volumes are gone."""
-    made = Stack(engine)
+def stack(engine: Engine, *services: str, **told: str) -> Iterator[Stack]:
+    """Start it, or some; at the end containers, networks and volumes are gone."""
+    made = Stack(engine, **told)
     try:
-        made.up()
+        made.up(*services)
         yield made
     finally:
         made.compose("--profile", "*", "down", "--volumes", "--timeout", "5")

@@ -81,14 +81,9 @@ class Broker(Node):
         """Name a queue of this test's own."""
         return next(self._names)
 
-    @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
+    def client(self) -> contextlib.AbstractContextManager[Client]:
         """Connect somebody else's client."""
-        client = Client(self._port)
-        try:
-            yield client
-        finally:
-            client.link.transport.disconnect_socket()
+        return connected(self._port)
 
     def read(self, name: str) -> list[Seen]:
         """Look at what is in a queue, and leave it there; it must be small."""
@@ -159,6 +154,16 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]
             if frame.headers.get("browser") == "end":
                 return
             yield frame
+
+
+@contextlib.contextmanager
+def connected(port: int) -> Iterator[Client]:
+    """Connect a client with a broker on this machine."""
+    client = Client(port)
+    try:
+        yield client
+    finally:
+        client.link.transport.disconnect_socket()
 
 
 def _seen(frame: Any) -> Seen:
