@@ -27,6 +27,9 @@ from .job import session, tick
 
 APPLICATION = "pipeline"
 
+MOST = 5_000
+"""Events of a batch: all of them are in the outgoing broker's memory at once."""
+
 
 def main(folder: Path, ledger: str, notifier: str) -> None:
     """Apply what comes, until this process is ended."""
@@ -38,6 +41,7 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
         spark.readStream.format("tpc_inbox")
         .option("url", "env:INBOX_DATABASE")
         .option("reader", APPLICATION)
+        .option("maxEventsPerTrigger", MOST)
         .load()
         .select("position", "id", "producer", "body", "carrier")
         .withColumn("processed_at", current_timestamp())
