@@ -131,6 +131,7 @@ def test_an_application_has_a_page(viewer, at):
     assert page.index("orders.39.1") < page.index("orders.10.1")
     assert "ledger said no" in text
     assert 'href="/applications/sales"' in viewer.get("/")
+    assert 'href="/applications/orders"' in viewer.get(f"/transactions/{STUCK}")
     assert viewer.client.get("/applications/nobody").status_code == 404
 
 
@@ -149,7 +150,8 @@ def test_a_participant_has_a_page(viewer, at, mailer):
     shown = facts_in(viewer.get("/participants/mailer"))
     assert shown["Its partner has refused"] == "2 requests"
     assert shown["Waits in its outbox"] == "0"
-    assert 'href="/participants/notifier"' in viewer.get("/")
+    for path in ("/", f"/transactions/{STUCK}"):
+        assert 'href="/participants/notifier"' in viewer.get(path)
     assert viewer.client.get("/participants/nobody").status_code == 404
 
 
