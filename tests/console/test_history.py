@@ -97,7 +97,7 @@ def test_a_row_leads_to_its_trace(viewer, at):
         assert answer.status_code == status
     assert viewer.client.get(f"/transactions/{DONE}/in/nobody").status_code == 404
     answer = viewer.client.get(f"/transactions/{traced.id}/in/jaeger")
-    assert answer.location == f"http://jaeger.example/trace/{traced.trace_id}"
+    assert answer.location == f"http://127.0.0.1:9/trace/{traced.trace_id}"
 
 
 def facts_in(page: str) -> dict[str, str]:
