@@ -7,6 +7,7 @@ import itertools
 import logging
 import queue
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -116,7 +117,7 @@ class Broker(Node):
 
 
 class Client(stomp.ConnectionListener):  # type: ignore[misc]
-    """A consumer or sender by STOMP."""
+    """A consumer or sender by STOMP; `ConnectionError`: there is no answer."""
 
     def __init__(self, port: int) -> None:
         self.frames: queue.Queue[Any] = queue.Queue()
@@ -125,8 +126,17 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]
             [("127.0.0.1", port)], reconnect_attempts_max=1, timeout=ANSWERED
         )
         self.link.set_listener("client", self)
-        self.link.connect(wait=True)
+        self._is_in = False
+        self._greeted = threading.Event()  # stomp.py itself would wait without end
+        self.link.connect(wait=False)
+        if not self._greeted.wait(ANSWERED) or not self._is_in:
+            self.link.transport.disconnect_socket()
+            raise ConnectionError("the broker does not say CONNECTED")
         self.link.transport.socket.settimeout(None)
+
+    def on_connected(self, frame: Any) -> None:
+        self._is_in = True
+        self._greeted.set()
 
     def on_message(self, frame: Any) -> None:
         self.frames.put(frame)
@@ -135,6 +145,7 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]
         self._receipts.put(frame.headers["receipt-id"])
 
     def on_disconnected(self) -> None:
+        self._greeted.set()
         self._receipts.put("")
 
     def send(

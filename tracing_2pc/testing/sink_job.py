@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import CommitPendingError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
@@ -21,9 +21,11 @@ from tracing_2pc.sinks.job import Job
 from tracing_2pc.spark.tasks import read_receipts, write_traced_branch
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing.other_process import PATIENCE, OtherProcess, kill
-from tracing_2pc.testing.promises import Records
 from tracing_2pc.tracing.sdk import environment, lifecycle
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+if TYPE_CHECKING:
+    from tracing_2pc.testing.promises import Records  # needs pytest
 
 Receipts = tuple[Receipt, ...]
 
