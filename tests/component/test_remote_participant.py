@@ -16,7 +16,11 @@ import pytest
 import tracing_2pc
 from tracing_2pc.core import remote_participant
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
+from tracing_2pc.core.remote_participant import (
+    RemoteParticipant,
+    open_participant,
+    register_transport,
+)
 from tracing_2pc.core.settings import check_url
 
 PACKAGE = Path(tracing_2pc.__file__).parent
@@ -60,13 +64,14 @@ def test_http_and_https_are_built_in():
 def test_a_scheme_without_a_transport_is_one_clear_line():
     """It names the participant, the scheme, and what to do."""
     with pytest.raises(ConfigurationError) as refused:
-        open_participant("ledger", "grpc://there:50051", None, 2.0)
+        open_participant("ledger", "pigeon://there:50051", None, 2.0)
     assert str(refused.value) == (
-        "participant 'ledger': no transport for grpc:// is installed: use http:// or "
-        "https://, or install a package that has grpc among its tracing_2pc.transports"
+        "participant 'ledger': no transport for pigeon:// is known: use http:// or "
+        "https://, install a package that has pigeon among its tracing_2pc.transports, "
+        "or call register_transport"
     )
-    with pytest.raises(ValueError, match="no transport for grpc:// is installed"):
-        check_url("grpc://there:50051")
+    with pytest.raises(ValueError, match="no transport for pigeon:// is known"):
+        check_url("pigeon://there:50051")
 
 
 def test_an_installed_package_brings_its_own(monkeypatch):
@@ -78,13 +83,31 @@ def test_an_installed_package_brings_its_own(monkeypatch):
 
     def entry_points(*, group: str, name: str) -> list[Entry]:
         assert group == "tracing_2pc.transports"
-        return [Entry()] if name == "grpc" else []
+        return [Entry()] if name == "pigeon" else []
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
     monkeypatch.setattr(remote_participant.metadata, "entry_points", entry_points)
-    assert check_url("grpc://there:50051/") == "grpc://there:50051"
-    given = ("ledger", "grpc://there:50051", None, 2.0)
+    assert check_url("pigeon://there:50051/") == "pigeon://there:50051"
+    given = ("ledger", "pigeon://there:50051", None, 2.0)
     assert open_participant(*given) == given
+
+
+def test_a_package_without_metadata_registers_its_own(monkeypatch):
+    """One of another scheme is found; what is built in stays what it is."""
+    monkeypatch.setattr(remote_participant, "_registered", {})
+    register_transport("pigeon", lambda *given: given)
+    assert check_url("pigeon://there:50051/") == "pigeon://there:50051"
+    given = ("ledger", "pigeon://there:50051", None, 2.0)
+    assert open_participant(*given) == given
+    with pytest.raises(ConfigurationError, match="http:// is built in"):
+        register_transport("http", lambda *given: given)
+
+
+@pytest.mark.parametrize("port", ["99999", "x"])
+def test_a_port_that_is_none_is_refused(port):
+    """At once, and not by the first request."""
+    with pytest.raises(ValueError, match=r"[Pp]ort"):
+        check_url(f"http://there:{port}")
 
 
 def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path):

@@ -1,7 +1,8 @@
 """A participant that is reached over a network: its port, and how one is opened.
 
-A transport is one class that has this port, and one entry point that names it. Nothing
-else knows which transport is used: neither a sink, nor recovery, nor the watcher.
+A transport is one class that has this port, and a name for it: built in, registered by
+`register_transport`, or an entry point. Nothing else knows which transport is used:
+neither a sink, nor recovery, nor the watcher.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ ENTRY_POINTS: Final = "tracing_2pc.transports"
 _BUILT_IN: Final = dict.fromkeys(
     ("http", "https"), ("tracing_2pc.http.client", "HttpParticipant")
 )
+
+Transport = Callable[[str, str, str | None, float], "RemoteParticipant"]
+"""Makes a participant of its name, URL, token and timeout, and opens nothing."""
+
+_registered: Final[dict[str, Transport]] = {}
 
 
 @runtime_checkable
@@ -160,8 +166,8 @@ def open_participant(
 ) -> RemoteParticipant:
     """Return the participant at a URL, by the transport that its scheme names.
 
-    Nothing is asked. Built-in transports need no package metadata, so that they are
-    found where the package was shipped to executors as a zip file. `token` is a
+    Nothing is asked. Built-in and registered transports need no package metadata, so
+    that they are found where a package was shipped as a zip file. `token` is a
     reference, read in each process when it is needed, None for a participant that asks
     for none; `timeout` is in seconds, to connect and for each read.
 
@@ -172,6 +178,8 @@ def open_participant(
     if scheme in _BUILT_IN:
         module, attribute = _BUILT_IN[scheme]
         transport: Any = getattr(importlib.import_module(module), attribute)
+    elif scheme in _registered:
+        transport = _registered[scheme]
     elif entry_point := next(iter(_entry_points(scheme)), None):
         transport = entry_point.load()
     else:
@@ -180,17 +188,34 @@ def open_participant(
     return participant
 
 
+def register_transport(scheme: str, transport: Transport) -> None:
+    """Let URLs of a scheme be opened by a transport, in this process.
+
+    For a package that is no installed distribution: one in a zip file, or a module
+    beside the job. Others name theirs as an entry point. Tasks need no registration:
+    they get a pickled participant, so its class has to be importable there. A scheme
+    that is registered again gets the new transport.
+
+    Raises:
+        ConfigurationError: this library has a transport of its own for the scheme.
+    """
+    if scheme in _BUILT_IN:
+        raise ConfigurationError(f"{scheme}:// is built in: choose another scheme")
+    _registered[scheme.lower()] = transport
+
+
 def has_transport(scheme: str) -> bool:
     """Say whether URLs of a scheme can be opened; loads nothing."""
-    return scheme in _BUILT_IN or bool(_entry_points(scheme))
+    return scheme in _BUILT_IN or scheme in _registered or bool(_entry_points(scheme))
 
 
 def no_transport(url: str) -> str:
     """Return the message for a URL that no transport is known for."""
     scheme = url.partition(":")[0]
     return (
-        f"no transport for {scheme}:// is installed: use http:// or https://, or "
-        f"install a package that has {scheme} among its {ENTRY_POINTS}"
+        f"no transport for {scheme}:// is known: use http:// or https://, install a "
+        f"package that has {scheme} among its {ENTRY_POINTS}, or call "
+        "register_transport"
     )
 
 

@@ -61,6 +61,7 @@ def check_url(url: str) -> str:
         raise ValueError("a URL must not hold a password: use a token reference")
     if not parts.scheme or not parts.hostname:
         raise ValueError("expected http://host:port or https://host:port")
+    _ = parts.port  # raises, if it is none
     if not has_transport(parts.scheme):
         raise ValueError(no_transport(url))
     if parts.query or parts.fragment:

@@ -8,10 +8,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Any, TypeVar
-from urllib.parse import urlencode
-
-import urllib3
+from typing import IO, Any, Final, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import (
@@ -42,10 +40,12 @@ from tracing_2pc.core.states import (
     Vote,
 )
 from tracing_2pc.http import contract, reading
-from tracing_2pc.http.connection import ask, pool_of, why_silent
-from tracing_2pc.http.contract import Answer, read_answer
+from tracing_2pc.http.connection import ask, pool_of
+from tracing_2pc.http.contract import Answer, NoAnswerError, read_answer
 from tracing_2pc.http.error_responses import OK, refusal_of
 from tracing_2pc.tracing.spans import client_span, current_carrier, set_status
+
+_PORTS: Final = {"http": 80, "https": 443}
 
 T = TypeVar("T")
 
@@ -272,15 +272,15 @@ class HttpParticipant:
         transaction: TransactionId,
     ) -> Answer:
         headers = {**headers, **self._standing_headers()}
-        target = pool_of(self.url, self.timeout, os.getpid())
+        target = urlsplit(self.url)
         about: dict[str, str | int | float | bool] = {
             "http.request.method": "POST",
             "url.full": self.url + route,  # a participant's URL has no secrets
             "tpc.request": route[1:],
             "tpc.participant": self.name,
             "tpc.transaction.id": str(transaction),
-            "server.address": target.host,
-            "server.port": target.port or 0,
+            "server.address": target.hostname or "",
+            "server.port": target.port or _PORTS.get(target.scheme, 0),
         }
         with client_span(f"POST {route}", about) as span:
             headers |= current_carrier()
@@ -334,17 +334,44 @@ class HttpParticipant:
             f"{method} {route.partition('?')[0]}",
             None if transaction is None else str(transaction),
         )
-        pool = pool_of(self.url, self.timeout, os.getpid())
-        path = (urllib3.util.parse_url(self.url).path or "") + route
         timeout = self.timeout if timeout is None else timeout
         try:
-            status, found, content = ask(
-                pool, method, path, body, headers, timeout, most
-            )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            why = f": {why_silent(error, request, timeout)}"
+            found = self.exchange(method, route, body, headers, timeout, most)
+        except NoAnswerError as error:
+            why = f": {request.why_silent(error, timeout)}"
             raise request.error(ParticipantUnavailableError, why) from error
-        return Answer(request, status, found.get("Content-Type", ""), content)
+        return Answer(request, *found)
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | IO[bytes] | None,
+        headers: Mapping[str, str],
+        timeout: float,
+        most: int,
+    ) -> tuple[int, str, bytes]:
+        """Send one request, once; return its answer's status, type and body.
+
+        Another transport is a subclass that has another one of these, and a server that
+        hands what arrives to the participant's routes (`http.bridge`).
+
+        Args:
+            method: GET or POST.
+            path: the contract's route, with a query if there is one.
+            body: bytes, or a stream that is read once and not held in memory whole; a
+                prepare's, of as many bytes as `Content-Length` says.
+            headers: the contract's, and those of the caller's trace.
+            timeout: seconds to connect, for each read, and for the answer in all.
+            most: bytes of an answer that are read.
+
+        Raises:
+            NoAnswerError: no whole answer, or one that is longer than `most`.
+        """
+        pool = pool_of(self.url, self.timeout, os.getpid())
+        path = urlsplit(self.url).path + path
+        status, found, content = ask(pool, method, path, body, headers, timeout, most)
+        return status, found.get("Content-Type", ""), content
 
 
 def _no_vote(answer: Answer, rows: int, digest: str) -> str | None:

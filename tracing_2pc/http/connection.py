@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 
 import urllib3
 
-from tracing_2pc.http import contract
+from tracing_2pc.http.contract import NoAnswerError, Silence
 
 _BLOCK: Final = 1 << 18
 """Bytes of a body that are sent at a time; each block has the timeout."""
@@ -66,8 +66,25 @@ def ask(
     all. What is over that, or over `most` bytes, is left unread if not `whole`.
 
     Raises:
-        HTTPError, OSError: no answer, or one that is too long or too slow.
+        NoAnswerError: no answer, or one that is too long or too slow.
     """
+    try:
+        return _ask(pool, method, path, body, headers, timeout, most, whole=whole)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise NoAnswerError(_silence_of(error), type(error).__name__) from error
+
+
+def _ask(
+    pool: urllib3.HTTPConnectionPool,
+    method: str,
+    path: str,
+    body: bytes | IO[bytes] | None,
+    headers: Mapping[str, str],
+    timeout: float,
+    most: int,
+    *,
+    whole: bool,
+) -> tuple[int, Mapping[str, str], bytes]:
     response = pool.urlopen(
         method,
         path,
@@ -97,21 +114,12 @@ def ask(
     return response.status, response.headers, bytes(content)
 
 
-def why_silent(error: Exception, request: contract.Request, timeout: float) -> str:
-    """Say why there was no answer to a request."""
-    changing = request.route.startswith("POST")
+def _silence_of(error: Exception) -> Silence:
     if isinstance(error, urllib3.exceptions.NewConnectionError):
-        why = f"nothing listens at {request.url}"
-        if not changing:
-            return why
-        asked = str(request).removesuffix(f" at {request.url}")
-        return f"{why}, so {asked} was not sent: {request.cure_of_address}"
-    unknown = ": it may or may not have happened" if changing else ""
+        return Silence.NOT_SENT
     if isinstance(error, urllib3.exceptions.ProtocolError):
-        # At once, where the participant was killed too: no time has run out.
-        return f"the connection ended without a whole answer to {request}{unknown}"
-    kind = type(error).__name__
-    return f"no answer to {request} within {timeout:.3g} s ({kind}){unknown}"
+        return Silence.CUT
+    return Silence.LATE
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.states import ASK_AGAIN, OF_CALLER, Refusal
+from tracing_2pc.core.states import ASK_AGAIN, OF_CALLER, Refusal, Word
 from tracing_2pc.http.error_responses import OK, PROBLEM, refusal_of
 
 ErrorT = TypeVar("ErrorT", bound=ParticipantError)
@@ -43,6 +43,28 @@ _DEFINITE: Final = frozenset(
     {Refusal.UNKNOWN, Refusal.FORGOTTEN, Refusal.CONFLICT, Refusal.MALFORMED}
 )
 """Refusals that are an answer about the transaction, if the body names it too."""
+
+
+class Silence(Word):
+    """Why no whole answer came to a request."""
+
+    NOT_SENT = "not sent"
+    CUT = "cut"
+    LATE = "late"
+
+
+class NoAnswerError(Exception):
+    """What a transport raises where no whole answer came to one request.
+
+    Nobody was there, so that nothing was sent; or the connection ended; or the time was
+    over. Of the last two nobody knows whether it happened. `detail` is a word for the
+    cause, such as the name of the library's own error.
+    """
+
+    def __init__(self, silence: Silence, detail: str) -> None:
+        super().__init__(silence, detail)
+        self.silence = silence
+        self.detail = detail
 
 
 class Request(NamedTuple):
@@ -80,6 +102,21 @@ class Request(NamedTuple):
         if kind == "file":
             return f"write a token of its tokens file into {place}"
         return "it wants a token, and none is configured: set `token`"
+
+    def why_silent(self, error: NoAnswerError, timeout: float) -> str:
+        """Say why there was no answer, and what is known then."""
+        changing = self.route.startswith("POST")
+        if error.silence is Silence.NOT_SENT:
+            why = f"nothing listens at {self.url}"
+            if not changing:
+                return why
+            asked = str(self).removesuffix(f" at {self.url}")
+            return f"{why}, so {asked} was not sent: {self.cure_of_address}"
+        unknown = ": it may or may not have happened" if changing else ""
+        if error.silence is Silence.CUT:
+            # At once, where the participant was killed too: no time has run out.
+            return f"the connection ended without a whole answer to {self}{unknown}"
+        return f"no answer to {self} within {timeout:.3g} s ({error.detail}){unknown}"
 
     def error(
         self,

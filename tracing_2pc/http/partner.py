@@ -19,6 +19,7 @@ from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.settings import check_url, read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.connection import ask, pool_of
+from tracing_2pc.http.contract import NoAnswerError, Silence
 from tracing_2pc.outbox.partner import LONGEST_ASKED, PartnerAnswer
 from tracing_2pc.outbox.partner_request import (
     MakeRequest,
@@ -220,20 +221,19 @@ class HttpPartner:
             rest = (body.encode(), headers, self.longest, most)
             try:
                 status, found, answer = ask(pool, method, path, *rest, whole=whole)
-            except (urllib3.exceptions.HTTPError, OSError) as error:
-                step.set("error.type", type(error).__name__)
+            except NoAnswerError as error:
+                step.set("error.type", error.detail)
                 return _Answer(0, why=_why_silent(error, origin, self.longest))
             set_status(step, status, error=status >= 400)
         why = "" if status // 100 == 2 else f"{origin} answered {status}"
         return _Answer(status, found, answer, why)
 
 
-def _why_silent(error: Exception, origin: str, timeout: float) -> str:
+def _why_silent(error: NoAnswerError, origin: str, timeout: float) -> str:
     """Say why there was no answer; of the address no more than the origin."""
-    if isinstance(error, urllib3.exceptions.NewConnectionError):
+    if error.silence is Silence.NOT_SENT:
         return f"nothing listens at {origin}"
-    kind = type(error).__name__
-    return f"no whole answer from {origin} within {timeout:.3g} s ({kind})"
+    return f"no whole answer from {origin} within {timeout:.3g} s ({error.detail})"
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

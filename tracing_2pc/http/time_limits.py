@@ -36,14 +36,15 @@ _lingering: Final = threading.BoundedSemaphore(2)
 class TimedInput:
     """A request's body, as the server hands it over, with limits.
 
-    A WSGI server that does not name its socket has to have limits of its own: its reads
-    are not ended here. `left` are the bytes that were promised and not read yet.
+    A WSGI server that names neither its socket nor a `tpc.client` has to have limits of
+    its own: its reads are not ended here. `left` are the bytes that were promised and
+    not read yet.
     """
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._stream: IO[bytes] = environ["wsgi.input"]
-        client = environ.get("gunicorn.socket") or environ.get("werkzeug.socket")
-        self._client: socket.socket | None = client
+        sockets = ("gunicorn.socket", "werkzeug.socket", "tpc.client")
+        self._client = next(filter(None, map(environ.get, sockets)), None)
         length = environ.get("CONTENT_LENGTH") or "0"
         self.left = int(length) if length.isdecimal() else 0
         self._chunked = bool(environ.get("HTTP_TRANSFER_ENCODING"))

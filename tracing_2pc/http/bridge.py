@@ -1,0 +1,91 @@
+"""A participant's routes, asked by another road than HTTP.
+
+What arrives by another transport is handed to the same WSGI application that a web
+server serves: forms, tokens, limits, problem documents, spans and metrics are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any, NamedTuple
+from urllib.parse import unquote
+
+WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Answered(NamedTuple):
+    """What an application answered, read whole."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def ask_application(
+    application: WsgiApplication,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    body: IO[bytes],
+    length: int,
+    *,
+    scheme: str,
+    peer: str | None = None,
+) -> Answered:
+    """Hand one request to an application, and return what it answers.
+
+    Args:
+        application: a Flask application, or any other.
+        method: GET or POST.
+        path: a route of the contract, with a query if there is one.
+        headers: of the request; which ones a road lets through is its own matter.
+        body: read by the application, in its time. Its reads must have limits: where
+            it has a method `shutdown`, that is called when a read takes too long, from
+            another thread, and must end it.
+        length: bytes that the body has; fewer are a body that was cut.
+        scheme: of the road, as it stands in a span.
+        peer: the caller's address. None where it is not known: an application that was
+            told `insecure=True` then refuses it.
+    """
+    route, _, query = path.partition("?")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote(route, "latin-1"),
+        "QUERY_STRING": query,
+        "SERVER_NAME": scheme,
+        "SERVER_PORT": "0",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "CONTENT_LENGTH": str(length),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scheme,
+        "wsgi.input": body,
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    if hasattr(body, "shutdown"):
+        environ["tpc.client"] = body
+    if peer is not None:
+        environ["REMOTE_ADDR"] = peer
+    for name, value in headers.items():
+        key = name.upper().replace("-", "_")
+        environ[key if key == "CONTENT_TYPE" else f"HTTP_{key}"] = value
+    environ.pop("HTTP_CONTENT_LENGTH", None)  # what was counted here counts
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start(status: str, headers: list[tuple[str, str]], _why: Any = None) -> None:
+        found[:] = [(status, headers)]
+
+    parts = application(environ, start)
+    try:
+        answer = b"".join(parts)
+    finally:
+        with contextlib.suppress(AttributeError):
+            parts.close()  # type: ignore[attr-defined]
+    ((status, answered),) = found
+    kind = next((v for n, v in answered if n.lower() == "content-type"), "")
+    return Answered(int(status.split()[0]), kind, answer)
