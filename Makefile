@@ -50,10 +50,11 @@ java:  # first, and at once: without it nothing else is of use
 	@rm -f .venv/lib/python3*/site-packages/pyspark/python/lib/pyspark.zip  # workers then import what is compiled
 	@touch $@
 
-tools: setup auto-instrumented  ## programs that tests run: strace, Prometheus, PgBouncer
+tools: setup auto-instrumented  ## programs that tests run: strace, Prometheus, PgBouncer, a registry
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
 	@tools/pgbouncer >/dev/null
+	@tools/registry
 	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m support.spark_defaults
 
 demo: setup  ## stream a month of flights into two services, with kills, and judge it

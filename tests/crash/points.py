@@ -9,10 +9,11 @@ from crash.kinds import KINDS
 from crash.roles import AFTER_TASKS, BEFORE_TASKS
 from tracing_2pc.core.names import FAILPOINTS
 
-_ELSEWHERE = ("relay.", "inbox.")
+_ELSEWHERE = ("relay.", "inbox.", "launch.")
 
 HERE = {p: None for p in FAILPOINTS if not p.startswith(_ELSEWHERE)}.keys()
-"""Failpoints of a job; `brokers/` kills relays, `test_gateway_killed.py` inboxes."""
+"""Failpoints of a job; `brokers/` kills relays, `test_gateway_killed.py` inboxes,
+`launch/` launches."""
 
 OUTSIDE = {
     "log.in_commit": "SQLite: the driver dies in the flush of its decision",

@@ -249,7 +249,9 @@ def test_a_name_that_is_nowhere_is_found(check):
 def test_every_command_in_a_message_exists():
     """An error message never sends anybody to a command that is not there."""
     for source in (ROOT / "tracing_2pc").rglob("*.py"):
-        named = re.findall(r"`tracing-2pc ([a-z]+)", source.read_text(encoding="utf-8"))
+        named = re.findall(
+            r"`tracing-2pc ([a-z-]+)", source.read_text(encoding="utf-8")
+        )
         assert set(named) <= options().keys(), source
 
 

@@ -80,7 +80,7 @@ def test_commands():
     table = rows(page("cli"), "| command | what it does |")
     shown: dict[str, set[str]] = {}
     for call, about in table:
-        (name,) = re.findall(r"^`tracing-2pc ([a-z]+)", call)
+        (name,) = re.findall(r"^`tracing-2pc ([a-z-]+)", call)
         named = re.findall(r"--[a-z-]+", " ".join(words(f"{call} {about}")))
         shown[name] = shown.get(name, set()) | set(named)
     said = set(re.findall(r"`(--[a-z-]+)`", page("cli").partition("All commands")[2]))

@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = rest
     write_to_stderr()
     try:
-        module = importlib.import_module(f"tracing_2pc.cli.{options.command}")
+        module = importlib.import_module(
+            f"tracing_2pc.cli.{options.command.replace('-', '_')}"
+        )
         code: int
         if options.command in {"init", "demo", "inbox"}:  # they need no settings
             code = module.run(options)

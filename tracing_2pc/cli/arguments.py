@@ -50,6 +50,8 @@ EXAMPLES: Final = {
     "inbox": ("inbox ls --inbox env:INBOX_DATABASE",),
     "forget": ("forget --application orders --before 7d --dry-run",),
     "adopt": ("adopt --application orders --checkpoint /data/checkpoints/orders",),
+    "launch": ("launch job.yaml --dry-run", "launch job.yaml --again"),
+    "await-launch": ("await-launch totals-1f0c93ab.4.1",),
     "init": ("init", "init --application orders --from-batch 42"),
 }
 """What a person may type, by command."""
@@ -100,6 +102,7 @@ def parser() -> _Parser:
     _add_outbox(add)
     _add_inbox(add)
     _add_keeping(add)
+    _add_launching(add)
     # It reads its options itself.
     about = "stream real data through crashes, and judge it"
     commands.add_parser("demo", add_help=False, help=about)
@@ -288,6 +291,17 @@ def _add_keeping(add: Add) -> None:
     init.add_argument("--application", help="a query that already ran without us")
     init.add_argument("--from-batch", type=int, help="its next batch id")
     init.add_argument("--tokens-file", default="tokens", help="default: tokens")
+
+
+def _add_launching(add: Add) -> None:
+    launch = add("launch", "build and start a job in one transaction, or nothing")
+    launch.add_argument("file", help="what is launched, as in docs/launch.md")
+    about = "what was rolled back, although the file is the same"
+    launch.add_argument("--again", help=about, action="store_true")
+    about = "only say what would be created"
+    launch.add_argument("--dry-run", help=about, action="store_true")
+    about = "wait until a launch is decided: 0 committed, 1 not"
+    _add_transaction(add("await-launch", about))
 
 
 def _duration(text: str) -> float:

@@ -11,6 +11,7 @@ from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.participants import LOG
+from tracing_2pc.launch.launching import recovering_sinks
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
@@ -74,7 +75,7 @@ def participant_named(
 
 def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:
     """Return what recovers by these settings, from the system's clock."""
-    participants = _traced_participants(settings)
+    participants = {**recovering_sinks(), **_traced_participants(settings)}
     retry, tracing = RetryPolicy(SystemClock()), OpenTelemetryTracing()
     delivery = Delivery(log, participants, tracing=tracing, retry=retry)
     return Recovery(log, delivery, tracing)

@@ -1,0 +1,137 @@
+"""A registry, a cluster that runs things, a service, and a file for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import yaml
+from support import registry as registries
+from support.cluster import FakeCluster, fake_cluster
+
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.launch import Launched, LaunchFile, launch
+from tracing_2pc.launch.registry import Repository
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import served
+
+SUPPORT = Path(__file__).parents[1]
+PUSH = [sys.executable, str(SUPPORT / "support" / "registry.py")]
+SLEEPS = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("registry")
+
+
+@pytest.fixture(scope="session")
+def registry(images: Path) -> Iterator[str]:
+    with registries.registry(images) as host:
+        yield host
+
+
+@dataclasses.dataclass
+class World:
+    """One launch's surroundings; `item` is what its file says."""
+
+    folder: Path
+    cluster: FakeCluster
+    repository: Repository
+    item: dict[str, Any]
+    ledger: Path
+    images: Path
+    limits: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        log = f"sqlite:///{self.folder}/log.db"
+        tries = {"inline_tries": 2, "backoff_base": 0.001, **self.limits}
+        return Settings(log=log, on_pending="fail", **tries)  # type: ignore[arg-type]
+
+    def write(self) -> Path:
+        path = self.folder / "job.yaml"
+        path.write_text(yaml.safe_dump(self.item))
+        return path
+
+    def launch(self, **how: Any) -> Launched:
+        log = open_log(self.settings.log or "")
+        try:
+            file = LaunchFile.read(self.write())
+            return launch(file, log, self.settings, **how)
+        finally:
+            log.close()
+
+    def pushes(self, text: str) -> None:
+        self.item["build"]["command"] = [*PUSH, text]
+
+    @property
+    def live(self) -> str | None:
+        """The digest under the release tag."""
+        found = self.repository.get("live")
+        return None if found is None else found.digest
+
+    def forget_images(self, *, layers: bool) -> None:
+        """Take every manifest and tag from the registry, and the layers, too."""
+        kept = self.images / "images" / "docker" / "registry" / "v2"
+        name = self.repository.name.partition("/")[2]
+        shutil.rmtree(kept / "repositories" / name / "_manifests")
+        if layers:
+            shutil.rmtree(kept / "blobs")
+
+    def staged(self, transaction: object) -> bool:
+        return self.repository.get(f"tpc-{transaction}") is not None
+
+    def jobs(self) -> dict[str, bool]:
+        """Each job that is there, and whether it runs."""
+        found = self.cluster.named("jobs")
+        return {name: not job["spec"].get("suspend") for name, job in found.items()}
+
+    def rows(self) -> list[Any]:
+        """What readers of the service see."""
+        engine = sa.create_engine(f"sqlite:///{self.ledger}")
+        try:
+            with engine.connect() as connection:
+                found = connection.execute(sa.text("SELECT job, version FROM releases"))
+                return [tuple(row) for row in found]
+        except sa.exc.OperationalError:
+            return []  # no table yet
+        finally:
+            engine.dispose()
+
+
+@pytest.fixture
+def world(
+    registry: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    kubeconfig, ledger = tmp_path / "kubeconfig", tmp_path / "ledger.db"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setenv("TPC_TOKEN", "asked-for-by-nobody")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(SUPPORT), *sys.path)))
+    repository = Repository(f"{registry}/{tmp_path.name.lower().replace('_', '-')}")
+    rows = TaggedRows(f"sqlite:///{ledger}", table="releases")
+    with fake_cluster(kubeconfig) as cluster, served(rows, "ledger") as url:
+        container = {"name": "totals", "image": "built", "command": SLEEPS}
+        job = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "totals"},
+            "spec": {"template": {"spec": {"containers": [container]}}},
+        }
+        item = {
+            "build": {"image": repository.name, "tag": "live", "command": []},
+            "job": job,
+            "participants": {"ledger": url},
+            "record": {"job": "totals", "version": 1},
+        }
+        made = World(tmp_path, cluster, repository, item, ledger, images)
+        made.pushes("first")
+        yield made

@@ -1,0 +1,280 @@
+"""A job is built, deployed and started together with what changes beside it, or not."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.waiting import SOON
+
+from tracing_2pc.core.errors import (
+    CommitPendingError,
+    ConfigurationError,
+    TwoPhaseError,
+)
+
+
+def test_image_job_and_service_change_together(world):
+    """One decision: the tag, the job pinned to its digest, the service's row."""
+    done = world.launch()
+    assert not done.replay
+    image = f"{world.repository.name}@{world.live}"
+    (job,) = world.jobs()
+    assert world.jobs()[job]
+    assert world.cluster.started == [(job, image)]
+    assert world.rows() == [("totals", 1)]
+    assert world.repository.get("live").transaction == str(done.transaction)
+
+
+def test_the_same_file_is_launched_once(world):
+    """Comments and order do not count; nothing is built or asked."""
+    first = world.launch()
+    world.cluster.asked.clear()
+    again = world.launch()
+    assert (again.transaction, again.replay) == (first.transaction, True)
+    assert world.cluster.asked == []
+
+
+@pytest.mark.ci
+def test_the_next_launch_stops_the_one_before(world):
+    """It sees the old pods gone before it starts; the old object is deleted after."""
+    world.launch()
+    (old,) = world.jobs()
+    world.pushes("second")
+    world.item["record"]["version"] = 2
+    world.launch()
+    (new,) = world.jobs()
+    assert new != old
+    assert [name for name, _ in world.cluster.started] == [old, new]
+    assert world.rows() == [("totals", 1), ("totals", 2)]
+    assert list(world.cluster.named("pods")) == [f"{new}-pod"]
+
+
+@pytest.mark.ci
+def test_a_pod_that_does_not_end_holds_the_start_up(world):
+    """Decided, and not started: it goes on when the pod is gone."""
+    world.launch()
+    (old,) = world.jobs()
+    world.pushes("second")
+    world.cluster.lingering.set()
+    with pytest.raises(CommitPendingError, match=f"waits for the end of {old}-pod"):
+        world.launch()
+    assert not any(world.jobs().values())
+    world.cluster.let_go()
+    assert world.launch().replay
+    assert [name for name, runs in world.jobs().items() if runs] == [
+        name for name, _ in world.cluster.started[1:]
+    ]
+
+
+FAILING = [sys.executable, "-c", "raise SystemExit('pip cannot resolve numpy')"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("build", "the build failed (1): pip cannot resolve numpy"),
+        ("push", "the build ended well and pushed no "),
+        ("check", "the check of the job failed: pip cannot resolve numpy (exit 1)"),
+        pytest.param("service", "votes abort", marks=pytest.mark.ci),
+        pytest.param("cluster", "not allowed to do this", marks=pytest.mark.ci),
+    ],
+)
+def test_what_fails_leaves_nothing(world, broken, reason):
+    """No tag, no job, no row; the reason in one line. Again only by --again."""
+    if broken == "build":
+        world.item["build"]["command"] = FAILING
+    elif broken == "push":
+        world.item["build"]["command"] = [sys.executable, "-c", ""]
+    elif broken == "check":
+        world.item["check"] = FAILING
+    elif broken == "service":
+        world.item["record"]["version"] = {"no": "column"}
+    else:
+        world.cluster.fault = lambda method, path: (
+            "refuse" if method == "POST" and path.endswith("/jobs") else None
+        )
+    with pytest.raises(TwoPhaseError) as raised:
+        world.launch()
+    assert reason in str(raised.value)
+    assert world.live is None
+    assert not world.staged(f"{_application(world)}.0.1")
+    assert world.jobs() == {}
+    assert world.rows() == []
+    with pytest.raises(ConfigurationError, match="was rolled back") as refused:
+        world.launch()
+    assert reason in str(refused.value)
+    world.pushes("mended")
+    world.item.pop("check", None)
+    world.item["record"]["version"] = 1
+    world.cluster.fault = lambda _method, _path: None
+    assert str(world.launch().transaction).endswith(".0.2")
+    assert world.rows() == [("totals", 1)]
+
+
+@pytest.mark.ci
+def test_again_tries_what_was_rolled_back(world):
+    """The same file, by a word; its number is the next attempt's."""
+    flag = world.folder / "ready"
+    world.item["build"]["command"] = [
+        "sh", "-c", f"test -e {flag} && exec \"$@\"", "sh",
+        *world.item["build"]["command"],
+    ]  # fmt: skip
+    with pytest.raises(ConfigurationError, match="the build failed"):
+        world.launch()
+    flag.touch()
+    assert str(world.launch(again=True).transaction).endswith(".0.2")
+
+
+@pytest.mark.ci
+def test_a_launch_that_runs_out_of_time_is_rolled_back(world):
+    """The build is ended, and nothing is left."""
+    world.item["build"]["command"] = [
+        sys.executable,
+        "-c",
+        "import signal; signal.pause()",
+    ]
+    world.item["timeout"] = f"{SOON:g}s"
+    world.limits["request_timeout"] = SOON / 2  # a limit must be above it
+    with pytest.raises(TwoPhaseError, match="was not over within the launch's"):
+        world.launch()
+    assert world.jobs() == {}
+    assert world.rows() == []
+
+
+@pytest.mark.ci
+def test_a_good_check_runs_before_the_vote(world):
+    """In the image that was built, told the transaction; its Job is gone after."""
+    seen = world.folder / "seen"
+    world.item["check"] = [
+        sys.executable,
+        "-c",
+        f"import os; open({str(seen)!r}, 'w').write(os.environ['TRANSACTION_ID'])",
+    ]
+    done = world.launch()
+    assert seen.read_text() == str(done.transaction)
+    assert len(world.jobs()) == 1
+    checked, started = world.cluster.started
+    assert checked[0] == f"{started[0]}-check"
+    assert checked[1] == started[1]
+
+
+@pytest.mark.ci
+def test_a_task_run_builds(world):
+    """Named by the transaction, with the place to push to as a param."""
+    command = world.item["build"].pop("command")
+    step = {"name": "push", "command": ["env", "IMAGE=$(params.image)", *command]}
+    world.item["build"]["taskRun"] = {"taskSpec": {"steps": [step]}}
+    done = world.launch()
+    name = f"{str(done.transaction).replace('.', '-')}-build"
+    assert name in world.cluster.named("taskruns")
+    assert world.repository.get("live").transaction == str(done.transaction)
+    step["command"] = FAILING
+    with pytest.raises(ConfigurationError, match=r"TaskRun .*pip cannot resolve"):
+        world.launch()
+    assert list(world.cluster.named("taskruns")) == [name]
+
+
+@pytest.mark.ci
+def test_a_deployment_has_no_replicas_before_its_commit(world):
+    """And as many as the file says after it."""
+    job = world.item["job"]
+    job |= {"apiVersion": "apps/v1", "kind": "Deployment"}
+    job["spec"] |= {"replicas": 2, "selector": {"matchLabels": {"app": "totals"}}}
+    job["spec"]["template"]["metadata"] = {"labels": {"app": "totals"}}
+    done = world.launch()
+    ((name, made),) = world.cluster.named("deployments").items()
+    assert made["spec"]["replicas"] == 2
+    selected = made["spec"]["selector"]["matchLabels"]
+    assert selected["tracing-2pc/transaction"] == str(done.transaction)
+    created = next(a for a in world.cluster.asked if a.startswith("POST /apis/apps"))
+    assert created
+    assert world.cluster.started == [(name, f"{world.repository.name}@{world.live}")]
+
+
+@pytest.mark.ci
+def test_images_that_are_equal_have_tags_of_their_own(world):
+    """What a rolled-back launch deletes is nobody else's, though the image is equal."""
+    world.launch()
+    before = world.live
+    world.item["check"] = FAILING
+    with pytest.raises(ConfigurationError, match="the check of the job failed"):
+        world.launch()
+    assert world.live == before
+    assert not world.staged(f"{_application(world)}.1.1")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("lost", ["POST /jobs", "PATCH /jobs/", "POST /configmaps"])
+def test_an_answer_of_the_api_server_is_lost(world, lost):
+    """It was done, and nobody knows: rolled back, or told again after the decision."""
+    method, ending = lost.split()
+    losses = [lost]
+
+    def fault(asked: str, path: str) -> str | None:
+        place = path.partition("?")[0]
+        hit = place.endswith(ending) or (ending[-1] == "/" and ending in place)
+        return "lose" if asked == method and hit and losses and losses.pop() else None
+
+    world.cluster.fault = fault
+    if lost == "POST /jobs":
+        with pytest.raises(TwoPhaseError, match="no answer of"):
+            world.launch()
+        assert world.jobs() == {}
+        world.launch(again=True)
+    else:  # after the decision: asked again, and told as one
+        world.launch()
+    ((name, runs),) = world.jobs().items()
+    assert runs
+    assert [n for n, _ in world.cluster.started] == [name]
+    assert not losses
+
+
+@pytest.mark.ci
+def test_a_registry_that_does_not_answer_rolls_back(world):
+    """The build cannot push, and says so."""
+    nowhere = "127.0.0.1:9/totals"
+    world.item["build"] |= {"image": nowhere, "command": ["true"]}
+    with pytest.raises(TwoPhaseError, match=f"no answer of {nowhere}"):
+        world.launch()
+    assert world.jobs() == {}
+
+
+@pytest.mark.ci
+def test_a_job_deleted_before_its_commit_is_made_again(world):
+    """By hand, between vote and commit: the handle has it whole."""
+    world.cluster.lingering.set()
+    world.launch()
+    world.pushes("second")
+    with pytest.raises(CommitPendingError):
+        world.launch()
+    ((name, _),) = [one for one in world.jobs().items() if not one[1]][-1:]
+    world.cluster.delete(("jobs", "default", name))
+    world.cluster.let_go()
+    assert world.launch().replay
+    assert world.jobs() == {name: True}
+
+
+@pytest.mark.ci
+def test_a_late_commit_starts_nothing_twice(world):
+    """Of a job that has ended and is gone: the journal in the cluster knows it."""
+    from tracing_2pc.launch import SuspendedJob
+    from tracing_2pc.store import open_log
+
+    done = world.launch()
+    log = open_log(world.settings.log)
+    record = log.read(done.transaction)
+    log.close()
+    (receipt,) = record.chosen("launch-job")
+    (name,) = world.jobs()
+    world.cluster.delete(("jobs", "default", name))
+    assert world.jobs() == {}
+    SuspendedJob().commit(receipt.handle)
+    assert world.jobs() == {}
+    assert len(world.cluster.started) == 1
+
+
+def _application(world) -> str:
+    from tracing_2pc.launch import LaunchFile
+
+    return LaunchFile.read(world.write()).application

@@ -1,0 +1,97 @@
+"""What a launch's file must say, and what is refused in one line."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import check_application
+from tracing_2pc.launch import LaunchFile
+from tracing_2pc.launch.launch_file import application_of
+
+DIGEST = "registry:5000/totals@sha256:" + "a" * 64
+
+
+def item(**changed: Any) -> dict[str, Any]:
+    container = {"name": "totals", "image": "built"}
+    job = {
+        "kind": "Job",
+        "metadata": {"name": "totals"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+    build = {"image": "registry:5000/totals", "tag": "live", "command": "make push"}
+    return {"job": job, "build": build, **changed}
+
+
+def with_image(image: str) -> dict[str, Any]:
+    made = item()
+    made["job"]["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    return made
+
+
+REFUSED = {
+    "no field 'buidl' here": item(buidl={}),
+    "job: expected a Job or a Deployment": item(job={"kind": "Pod"}),
+    "job.metadata.name: small letters": item(
+        job={**item()["job"], "metadata": {"name": "Totals"}}
+    ),
+    "a tag may be another image tomorrow": with_image("registry:5000/totals:live"),
+    "with `build`, and only then": with_image(DIGEST),
+    "build: give command or taskRun": item(build={"image": "r/t"}),
+    "build: 'totals': expected host": item(build={"image": "totals", "command": "x"}),
+    "build: no field 'args' here": item(build={"args": []}),
+    "record: say which row": item(participants={"ledger": "http://ledger:8080"}),
+    "no transport for pigeon://": item(participants={"ledger": "pigeon://there"}),
+    "expected a duration": item(timeout="soon"),
+    "check: expected a list of words": item(check=[1]),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_wrong_is_named(reason):
+    """The field, and how it is written."""
+    with pytest.raises(ValueError, match=r".") as refused:
+        LaunchFile.of(REFUSED[reason])
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "- no object", None])
+def test_a_file_that_is_none_is_one_line(tmp_path, text):
+    """With its path."""
+    path = tmp_path / "job.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        LaunchFile.read(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_what_the_job_is_told():
+    """The participants, as its own settings are written."""
+    file = LaunchFile.of(
+        item(participants={"ledger": "http://ledger:8080"}, record={"job": "totals"})
+    )
+    assert file.plan.environment == {"TPC_PARTICIPANTS": "ledger=http://ledger:8080"}
+
+
+def test_the_digest_is_of_what_the_file_means():
+    """Another order is the same, another value is not."""
+    first = LaunchFile.of(item())
+    turned = LaunchFile.of(dict(reversed(item().items())))
+    assert first.digest == turned.digest
+    other = copy.deepcopy(item())
+    other["build"]["tag"] = "next"
+    assert LaunchFile.of(other).digest != first.digest
+
+
+@pytest.mark.parametrize("name", ["t", "a-very-long-name-of-a-job.with-dots.and-more"])
+def test_an_application_fits_and_is_its_own(name):
+    """However long the resource's name is."""
+    found = {application_of("default", name), application_of("other", name)}
+    found.add(application_of("default", name, "a-uid"))
+    assert len(found) == 3
+    assert all(check_application(one) == one for one in found)

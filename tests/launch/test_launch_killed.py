@@ -1,0 +1,142 @@
+"""A launch that is killed anywhere is whole, or nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.programs import ran
+from support.waiting import AT_LAST
+
+CI, NIGHTLY = pytest.mark.ci, pytest.mark.nightly
+UNDECIDED = [
+    pytest.param("driver.after_begin", marks=NIGHTLY),
+    pytest.param("executor.before_pre_commit", marks=NIGHTLY),
+    pytest.param("launch.after_push", marks=CI),
+    pytest.param("launch.after_create", marks=CI),
+    pytest.param("executor.after_pre_commit", marks=NIGHTLY),
+    pytest.param("driver.after_votes", marks=CI),
+    pytest.param("driver.before_decide", marks=NIGHTLY),
+]
+DECIDED = [
+    pytest.param("driver.after_decide", marks=NIGHTLY),
+    pytest.param("delivery.before_commit", marks=NIGHTLY),
+    pytest.param("delivery.between_commits", marks=CI),
+    pytest.param("launch.before_start", marks=CI),
+    pytest.param("launch.after_start", marks=CI),
+    pytest.param("delivery.before_finish", marks=NIGHTLY),
+    pytest.param("driver.after_finish", marks=NIGHTLY),
+]
+
+
+def command(world, *words: object, **told: str) -> subprocess.CompletedProcess[str]:
+    """Run `tracing-2pc` as a user does, in a session of its own."""
+    ledger = world.item["participants"]["ledger"]
+    told = {
+        **os.environ,
+        "TPC_LOG": world.settings.log,
+        "TPC_PARTICIPANTS": f"ledger={ledger}",
+        "TPC_ON_PENDING": "fail",
+        **told,
+    }
+    line = [sys.executable, "-m", "tracing_2pc", *words]
+    how = {"env": told, "cwd": world.folder, "timeout": AT_LAST}
+    return ran(line, start_new_session=True, **how)
+
+
+@pytest.fixture
+def launched(world):
+    """Version 1 runs; version 2 is what is killed."""
+    command(world, "init")
+    done = command(world, "launch", world.write())
+    assert done.returncode == 0, done.stderr
+    world.pushes("second")
+    world.item["record"]["version"] = 2
+    world.write()
+    return world
+
+
+def kill(world, point: str) -> None:
+    flag = world.folder / "killed"
+    told = {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(flag)}
+    done = command(world, "launch", world.folder / "job.yaml", **told)
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    assert flag.read_text().startswith(point)
+
+
+def is_whole(world) -> None:
+    """Version 2 stands everywhere, once, and nothing else is left."""
+    assert world.rows() == [("totals", 1), ("totals", 2)]
+    (name,) = world.jobs()
+    assert world.jobs()[name]
+    assert world.cluster.started[-1] == (name, f"{world.repository.name}@{world.live}")
+    assert [n for n, _ in world.cluster.started].count(name) == 1
+    assert list(world.cluster.named("pods")) == [f"{name}-pod"]
+    assert world.cluster.named("jobs")[name]["metadata"]["finalizers"] == []
+
+
+@pytest.mark.parametrize("point", UNDECIDED)
+def test_what_was_not_decided_is_launched_anew(launched, point):
+    """Version 1 runs on meanwhile; the next launch drops what was left."""
+    before = launched.live
+    kill(launched, point)
+    assert launched.live == before
+    assert launched.rows() == [("totals", 1)]
+    assert [runs for runs in launched.jobs().values() if runs] == [True]
+    done = command(launched, "launch", launched.folder / "job.yaml")
+    assert done.returncode == 0, done.stderr
+    is_whole(launched)
+    assert not launched.staged(f"{_application(done)}.1.1")
+
+
+@pytest.mark.parametrize("point", DECIDED)
+def test_what_was_decided_is_finished_by_anybody(launched, point):
+    """By `recover`, which has neither the file nor Spark."""
+    kill(launched, point)
+    (launched.folder / "job.yaml").rename(launched.folder / "elsewhere.yaml")
+    done = command(launched, "recover")
+    assert done.returncode == 0, done.stdout + done.stderr
+    is_whole(launched)
+
+
+def test_a_launch_killed_after_its_decision_is_a_replay(launched):
+    """The same file finishes it, and launches nothing more."""
+    kill(launched, "driver.after_decide")
+    done = command(launched, "launch", launched.folder / "job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "was launched before" in done.stdout
+    is_whole(launched)
+    again = command(launched, "await-launch", _transaction(done))
+    assert (again.returncode, again.stdout.strip()) == (0, "decided commit")
+
+
+@pytest.mark.ci
+def test_retention_that_takes_the_staging_tag_changes_nothing(launched):
+    """The record has the manifest: a commit puts it anew."""
+    kill(launched, "driver.after_decide")
+    launched.forget_images(layers=False)
+    done = command(launched, "recover")
+    assert done.returncode == 0, done.stdout + done.stderr
+    is_whole(launched)
+
+
+@pytest.mark.ci
+def test_layers_that_are_gone_are_never_acknowledged(launched):
+    """Decided, and impossible: a person reads the cure."""
+    kill(launched, "driver.after_decide")
+    launched.forget_images(layers=True)
+    done = command(launched, "recover")
+    assert done.returncode == 1
+    assert "conclude this launch, and launch --again" in done.stdout + done.stderr
+    assert "quarantined" in command(launched, "ls", "--log-only").stdout
+
+
+def _transaction(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stdout.strip().splitlines()[-1].partition(":")[0]
+
+
+def _application(done: subprocess.CompletedProcess[str]) -> str:
+    return _transaction(done).partition(".")[0]

@@ -1,0 +1,274 @@
+"""An image that is built before the decision, and tagged by it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    TwoPhaseError,
+)
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.launch.cluster import Cluster
+from tracing_2pc.launch.registry import BlobGoneError, Manifest, Repository
+from tracing_2pc.launch.waiting import wait_for
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+
+NAME: Final = "launch-image"
+
+_LAST: Final = 3
+"""Lines of a failed command that its reason has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """How an image is built: by a command here, or by a Tekton TaskRun.
+
+    A command gets the place to push to in its environment, as `IMAGE`. A TaskRun's
+    `spec` gets it as the param `image`.
+    """
+
+    repository: str
+    tag: str
+    command: tuple[str, ...] = ()
+    task_run: dict[str, Any] | None = None
+
+
+@traced_sink
+class BuiltImage:
+    """Builds, and pushes under a tag of its own; the commit puts it under the real one.
+
+    Before the vote the image stands under the staging tag `tpc-<transaction>`, in a
+    manifest that has the transaction's id, so that its digest is no other image's. The
+    handle keeps the manifest: a commit needs neither the staging tag nor the build. It
+    may be repeated, by any process. Layers that the registry has dropped since are the
+    one thing that cannot be had again: the commit is refused then, and never
+    acknowledged.
+
+    Args:
+        build: what is built. None in a recovery, which has the handle.
+        stopping: set when nobody waits for a vote any more.
+        cluster: where a TaskRun is made.
+        namespace: of the TaskRun.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        build: Build | None = None,
+        stopping: threading.Event | None = None,
+        cluster: Cluster | None = None,
+        namespace: str = "default",
+    ) -> None:
+        self.build = build
+        self.stopping = stopping or threading.Event()
+        self.cluster = cluster
+        self.namespace = namespace
+        self.pushed: str | None = None
+
+    def begin(self, context: BranchContext) -> dict[str, Any]:
+        """Name the staging tag."""
+        build = self._build()
+        return {
+            "transaction": str(context.transaction_id),
+            "repository": build.repository,
+            "tag": build.tag,
+        }
+
+    def invoke(self, handle: dict[str, Any], record: Any) -> None:
+        """Take the row of the services: an image needs nothing of it."""
+
+    def pre_commit(self, handle: dict[str, Any]) -> None:
+        """Build and push; stage what was pushed under a digest of its own.
+
+        Raises:
+            ConfigurationError: the build failed, with its reason; or pushed nothing.
+            TwoPhaseError: the registry, or the API server, did not answer.
+        """
+        build, transaction = self._build(), handle["transaction"]
+        place, staging = Repository(build.repository), staging_tag(transaction)
+        reference = f"{build.repository}:{staging}"
+        if build.task_run is not None:
+            self._run_task(build.task_run, transaction, reference)
+        else:
+            self._run_command(build.command, transaction, reference)
+        failpoint("launch.after_push")
+        pushed = place.get(staging)
+        if pushed is None:
+            raise ConfigurationError(f"the build ended well and pushed no {reference}")
+        staged = pushed.staged_by(transaction)
+        place.put(staging, staged)
+        if place.get(staged.digest) != staged:
+            raise TwoPhaseError(f"{reference}: the registry did not keep its bytes")
+        handle.update(kind=staged.kind, manifest=staged.content.decode())
+        self.pushed = f"{build.repository}@{staged.digest}"
+
+    def commit(self, handle: dict[str, Any]) -> None:
+        """Put exactly these bytes under the release tag.
+
+        Raises:
+            ParticipantRefusedError: the registry has dropped a layer.
+            TwoPhaseError: not now.
+        """
+        staged = Manifest(handle["kind"], handle["manifest"].encode())
+        place, tag = Repository(handle["repository"]), handle["tag"]
+        if (standing := place.get(tag)) == staged or _is_later(standing, handle):
+            return
+        try:
+            place.put(tag, staged)
+        except BlobGoneError as error:
+            raise ParticipantRefusedError(
+                f"{error}, so {place.name}:{tag} cannot be set: have the registry keep "
+                "what is tagged tpc-…; conclude this launch, and launch --again"
+            ) from error
+
+    def abort(self, handle: dict[str, Any]) -> None:
+        """Delete what this transaction staged, and no tag of anything else."""
+        _unstage(Repository(handle["repository"]), handle["transaction"])
+
+    def abort_transaction(self, transaction_id: str, keep: Sequence[Any]) -> None:
+        """Delete what it staged and built, unless it was committed.
+
+        Raises:
+            TwoPhaseError: not now; in a recovery, only a launch of its file knows what
+                there is.
+        """
+        if keep:
+            return
+        if self.build is None:
+            raise TwoPhaseError(
+                "what it staged is deleted by the next `tracing-2pc launch` of its file"
+            )
+        if self.build.task_run is not None and self.cluster is not None:
+            name = task_name(transaction_id)
+            self.cluster.delete("TaskRun", self.namespace, name)
+        _unstage(Repository(self.build.repository), transaction_id)
+
+    def _build(self) -> Build:
+        if self.build is None:
+            raise ConfigurationError("a recovery builds nothing")
+        return self.build
+
+    def _run_command(self, command: Sequence[str], of: str, reference: str) -> None:
+        told = {**os.environ, "IMAGE": reference, "TRANSACTION_ID": of}
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the user's own, from the file
+                command,
+                env=told,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"the build cannot start: {command[0]}: {error.strerror}"
+            ) from None
+        with process:
+            lines: list[str] = []
+            reader = threading.Thread(
+                target=_keep_last, args=(process, lines), daemon=True
+            )
+            reader.start()
+            try:
+                wait_for(
+                    lambda: process.poll() is not None, self.stopping, f"the build {of}"
+                )
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            reader.join()
+        if process.returncode:
+            said = " / ".join(lines) or "it said nothing"
+            raise ConfigurationError(
+                f"the build failed ({process.returncode}): {said}"[:500]
+            )
+
+    def _run_task(self, spec: dict[str, Any], of: str, reference: str) -> None:
+        cluster = self.cluster
+        assert cluster is not None  # noqa: S101 - the file's reader gave one
+        name, namespace = task_name(of), self.namespace
+        params = [
+            *(p for p in spec.get("params", ()) if p.get("name") != "image"),
+            {"name": "image", "value": reference},
+        ]
+        cluster.create(  # one that is there already is this transaction's: adopted
+            {
+                "apiVersion": "tekton.dev/v1",
+                "kind": "TaskRun",
+                "metadata": {
+                    "name": name,
+                    "namespace": namespace,
+                    "labels": {"tracing-2pc/transaction": of},
+                },
+                "spec": {**spec, "params": params},
+            }
+        )
+        ended: dict[str, Any] = {}
+
+        def is_over() -> bool:
+            item = cluster.get("TaskRun", namespace, name)
+            if item is None:
+                raise ConfigurationError(f"TaskRun {name} was deleted while it ran")
+            for condition in (item.get("status") or {}).get("conditions") or ():
+                if condition.get("type") == "Succeeded":
+                    ended.update(condition)
+            return ended.get("status") in {"True", "False"}
+
+        wait_for(is_over, self.stopping, f"TaskRun {name}")
+        if ended["status"] == "False":
+            said = " ".join(str(ended.get("message") or ended.get("reason")).split())
+            raise ConfigurationError(f"the build failed: TaskRun {name}: {said}"[:500])
+
+
+def staging_tag(transaction: str) -> str:
+    """Return the tag that a transaction pushes to."""
+    return f"tpc-{transaction}"
+
+
+def task_name(transaction: str) -> str:
+    """Return the name of a transaction's TaskRun."""
+    return f"{transaction.replace('.', '-').replace('_', '-').lower()}-build"
+
+
+def _keep_last(process: subprocess.Popen[str], lines: list[str]) -> None:
+    """Read what a command says to its end, and keep its last lines."""
+    for line in process.stdout or ():
+        if text := " ".join(line.split())[:200]:
+            lines.append(text)
+            del lines[:-_LAST]
+
+
+def _unstage(place: Repository, transaction: str) -> None:
+    """Delete what a transaction has staged, by a digest that is nobody else's."""
+    staging = staging_tag(transaction)
+    if (found := place.get(staging)) is None:
+        return
+    if found.transaction != transaction:  # killed between push and stage
+        found = found.staged_by(transaction)
+        place.put(staging, found)
+    place.delete(found.digest)
+
+
+def _is_later(standing: Manifest | None, handle: dict[str, Any]) -> bool:
+    """Say whether a later launch of the same application has set the tag since."""
+    if standing is None or standing.transaction is None:
+        return False
+    mine = TransactionId.parse(handle["transaction"])
+    try:
+        other = TransactionId.parse(standing.transaction)
+    except ValueError:
+        return False
+    return other.application == mine.application and other > mine

@@ -1,0 +1,185 @@
+"""The file that a launch is read from, strictly."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.settings import check_name, check_url, seconds
+from tracing_2pc.launch.built_image import Build
+from tracing_2pc.launch.registry import check_repository, check_tag
+from tracing_2pc.launch.suspended_job import BUILT, KINDS, Plan
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_KEYS: Final = {"job", "build", "check", "participants", "record", "timeout"}
+_CUT: Final = 31
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchFile:
+    """What is launched together.
+
+    Args:
+        name: of the job, as it stands in its `metadata`.
+        plan: the job, its check, and what its containers are told.
+        build: the image, if it is built; None where the job names one that is there.
+        participants: services that take part, by name.
+        record: the one row that each of them gets.
+        timeout: seconds after which what is not decided is rolled back.
+        digest: of the file's meaning: white space and comments do not count.
+    """
+
+    name: str
+    plan: Plan
+    build: Build | None
+    participants: Mapping[str, str]
+    record: Mapping[str, Any]
+    timeout: float
+    digest: str
+
+    @classmethod
+    def read(cls, path: str | Path) -> LaunchFile:
+        """Read a file.
+
+        Raises:
+            ConfigurationError: says which field is wrong, and how it is written.
+        """
+        import yaml
+
+        try:
+            item = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigurationError(f"{path}: {error.strerror}") from None
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            said = " ".join(str(error).split())[:200]
+            raise ConfigurationError(f"{path}: no YAML: {said}") from None
+        try:
+            return cls.of(item)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+
+    @classmethod
+    def of(cls, item: Any) -> LaunchFile:
+        """Read what a file, or a resource, says; `ValueError` names the field."""
+        item = _object(item, "the file")
+        if unknown := {*item} - _KEYS:
+            raise ValueError(
+                f"no field {min(map(str, unknown))[:60]!r} here; it has "
+                f"{', '.join(sorted(_KEYS))}"
+            )
+        manifest = _job(item.get("job"))
+        build = _build(item["build"]) if item.get("build") is not None else None
+        containers = manifest["spec"]["template"]["spec"]["containers"]
+        if (build is not None) != any(c.get("image") == BUILT for c in containers):
+            raise ValueError(
+                f"job: with `build`, and only then, a container has image: {BUILT}"
+            )
+        urls = {
+            check_name(str(name)): check_url(str(url))
+            for name, url in _object(
+                item.get("participants", {}), "participants"
+            ).items()
+        }
+        record = _object(item.get("record", {}), "record")
+        if urls and not record:
+            raise ValueError("record: say which row the participants get")
+        name = manifest["metadata"]["name"]
+        return cls(
+            name,
+            Plan(manifest, _command(item.get("check", ()), "check"), _told(urls)),
+            build,
+            urls,
+            record,
+            seconds(str(item.get("timeout", "10m"))),
+            hashlib.sha256(
+                json.dumps(item, sort_keys=True, default=str).encode()
+            ).hexdigest(),
+        )
+
+    @property
+    def application(self) -> str:
+        """The launches' name in the log: that of the job, cut, and a digest."""
+        return application_of(self.plan.namespace, self.name)
+
+
+def application_of(namespace: str, name: str, uid: str = "") -> str:
+    """Return a resource's application: 40 characters at most, and its own."""
+    whole = hashlib.sha256("\0".join((namespace, name, uid)).encode()).hexdigest()
+    return f"{name[:_CUT].replace('.', '-').rstrip('-')}-{whole[:8]}"
+
+
+def _job(item: Any) -> dict[str, Any]:
+    manifest = _object(item, "job")
+    if manifest.get("kind") not in KINDS:
+        raise ValueError("job: expected a Job or a Deployment, as it would be applied")
+    meta = _object(manifest.get("metadata"), "job.metadata")
+    meta.setdefault("namespace", "default")
+    for field in ("name", "namespace"):
+        if not isinstance(meta.get(field), str) or not _NAME.fullmatch(meta[field]):
+            raise ValueError(f"job.metadata.{field}: small letters, digits and dashes")
+    spec = _object(manifest.get("spec"), "job.spec")
+    template = _object(spec.get("template"), "job.spec.template")
+    pod = _object(template.get("spec"), "job.spec.template.spec")
+    containers = pod.get("containers")
+    if not isinstance(containers, list) or not containers:
+        raise ValueError("job.spec.template.spec.containers: expected at least one")
+    for container in containers:
+        image = _object(container, "a container").get("image")
+        if image != BUILT and not re.search(r"@sha256:[0-9a-f]{64}$", str(image)):
+            raise ValueError(
+                f"image {str(image)[:80]!r}: name it by its digest (…@sha256:…), or "
+                f"build it ({BUILT}): a tag may be another image tomorrow"
+            )
+    return manifest
+
+
+def _build(item: Any) -> Build:
+    item = _object(item, "build")
+    if unknown := {*item} - {"image", "tag", "command", "taskRun"}:
+        raise ValueError(f"build: no field {min(map(str, unknown))[:60]!r} here")
+    if ("command" in item) == ("taskRun" in item):
+        raise ValueError("build: give command or taskRun")
+    task = item.get("taskRun")
+    try:
+        return Build(
+            check_repository(str(item.get("image"))),
+            check_tag(str(item.get("tag", "latest"))),
+            _command(item.get("command", ()), "build.command"),
+            None if task is None else _object(task, "build.taskRun"),
+        )
+    except ValueError as error:
+        raise ValueError(f"build: {error}") from None
+
+
+def _told(urls: Mapping[str, str]) -> dict[str, str]:
+    """Return what each container is told of the participants."""
+    if not urls:
+        return {}
+    told = {"TPC_PARTICIPANTS": ",".join(f"{n}={url}" for n, url in urls.items())}
+    for url in urls.values():
+        if (place := urlsplit(url)).scheme.startswith("nats"):
+            told["NATS_URL"] = f"{place.scheme}://{place.netloc}"
+    return told
+
+
+def _command(item: Any, field: str) -> tuple[str, ...]:
+    words = shlex.split(item) if isinstance(item, str) else item
+    if not isinstance(words, list | tuple) or not all(
+        isinstance(w, str) for w in words
+    ):
+        raise ValueError(f"{field}: expected a list of words")
+    return tuple(words)
+
+
+def _object(item: Any, field: str) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise ValueError(f"{field}: expected names and values")
+    return item

@@ -1,0 +1,180 @@
+"""Launches by a transaction; and what such a launch leaves is finished by anybody."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.log_reader import OperatorLog, TransactionFilter
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.ports import Participant
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.launch import built_image, suspended_job
+from tracing_2pc.launch.built_image import BuiltImage, staging_tag, task_name
+from tracing_2pc.launch.cluster import Cluster
+from tracing_2pc.launch.launch_file import LaunchFile
+from tracing_2pc.launch.suspended_job import SuspendedJob
+from tracing_2pc.sinks.base import Sink, SinkParticipant, write_branch
+from tracing_2pc.sinks.job import Job
+from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+_LOGGED: Final = 16
+"""Characters of a file's digest that stand in the record, as part of the run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+    """What came of it: the transaction, and whether it had been launched before."""
+
+    transaction: TransactionId
+    replay: bool
+
+
+def launch(
+    file: LaunchFile,
+    log: OperatorLog,
+    settings: Settings,
+    *,
+    again: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Launched:
+    """Launch what a file says, everywhere or nowhere; return when it has started.
+
+    A process that is killed on the way leaves it to the next launch of the file, or, if
+    it is decided, to `recover`. The same file as that of the newest launch is not
+    launched twice.
+
+    Args:
+        file: what is launched.
+        log: where it is decided.
+        settings: token and time-outs of the participants.
+        again: try once more what was rolled back.
+        say: told each step, in a line.
+
+    Raises:
+        ConfigurationError: what was rolled back before is not tried again by itself.
+        TwoPhaseError: it was rolled back, for this reason, and nothing of it is left;
+            or it is decided, and somebody has not acknowledged it yet.
+    """
+    import pyarrow as pa  # of the extra; a recovery needs none of it
+
+    batch, newest = _next(file, log)
+    run = f"{file.digest[:_LOGGED]}-{uuid.uuid4().hex}"
+    if newest is not None and newest.run.startswith(file.digest[:_LOGGED]):
+        if newest.state is TransactionState.COMMITTED:
+            return Launched(newest.id, replay=True)
+        if newest.state is TransactionState.COMMITTING:
+            batch = newest.id.batch  # a replay, which delivers it
+        if newest.state is TransactionState.ABORTED and not again:
+            why = newest.detail or newest.cause
+            raise ConfigurationError(
+                f"{newest.id} was rolled back ({why}): change the file, or say --again",
+                transaction_id=str(newest.id),
+            )
+    stopping = threading.Event()
+    sink = _sinks(file, settings, stopping)
+    timed = dataclasses.replace(settings, transaction_timeout=file.timeout)
+    replaces = () if newest is None else newest.participants
+    job = Job.of(sink, file.application, timed, replaces)
+    job.check()
+    coordinator = job.coordinator(log, OpenTelemetryTracing(), lambda: False)
+    row = pa.RecordBatch.from_pylist([dict(file.record) or {"job": file.name}])
+    names: list[TransactionId] = []
+
+    def write(record: TransactionRecord) -> tuple[Receipt, ...]:
+        names.append(record.id)
+        say(f"{record.id}: preparing {', '.join(record.participants)}")
+        place = BranchId(0, 0)
+        at = BranchContext(record.id, place, record.participants, record.carrier)
+        receipts = write_branch(job.sink, at, [row])
+        say(f"{record.id}: all are prepared")
+        return receipts
+
+    coordinator.apply(
+        batch, run=run, query=None, write=write, cancel=lambda _: stopping.set()
+    )
+    if not names:
+        assert newest is not None  # noqa: S101 - only what is on record is a replay
+        return Launched(newest.id, replay=True)
+    return Launched(names[0], replay=False)
+
+
+def dry_run(file: LaunchFile, log: OperatorLog) -> list[str]:
+    """Say what a launch would make, in lines; nothing is asked but the log."""
+    batch, newest = _next(file, log)
+    attempt = 1
+    if newest is not None and newest.id.batch == batch:
+        attempt = newest.id.attempt + 1
+    of = TransactionId(file.application, batch, attempt)
+    lines = [f"transaction  {of}"]
+    if (build := file.build) is not None:
+        lines.append(f"staging tag  {build.repository}:{staging_tag(str(of))}")
+        if build.task_run is not None:
+            lines.append(f"TaskRun      {task_name(str(of))} in {file.plan.namespace}")
+        lines.append(f"release tag  {build.repository}:{build.tag}")
+    if file.plan.check:
+        name = file.plan.check_job(of, "…")["metadata"]["name"]
+        lines.append(f"check        Job {name} in {file.plan.namespace}")
+    made = file.plan.object(of, "…")
+    name = made["metadata"]["name"]
+    lines.append(f"job          {made['kind']} {name} in {file.plan.namespace}")
+    lines += [
+        f"participant  {name} at {url}" for name, url in file.participants.items()
+    ]
+    return lines
+
+
+def recovering_sinks() -> Mapping[str, Participant]:
+    """Return what finishes a decided launch from its record, by name.
+
+    Nothing is opened before it is asked.
+    """
+    return {
+        built_image.NAME: SinkParticipant(built_image.NAME, BuiltImage()),
+        suspended_job.NAME: SinkParticipant(suspended_job.NAME, SuspendedJob()),
+    }
+
+
+def _sinks(
+    file: LaunchFile, settings: Settings, stopping: threading.Event
+) -> list[Sink]:
+    cluster = Cluster.load()
+    sinks: list[Any] = []
+    image = None
+    if file.build is not None:
+        image = BuiltImage(file.build, stopping, cluster, file.plan.namespace)
+        sinks.append(image)
+    sinks.append(SuspendedJob(cluster, file.plan, image, stopping))
+    if file.participants:
+        services = ParticipantSink(
+            file.participants, token=settings.token, timeout=settings.request_timeout
+        )
+        sinks.append(services)  # last: they hold rows from their vote on
+    return sinks
+
+
+def _next(file: LaunchFile, log: OperatorLog) -> tuple[int, TransactionRecord | None]:
+    """Return the number of the next launch, and the newest one that is on record."""
+    newest = TransactionFilter(file.application, limit=1)
+    for summary in log.transactions(newest):
+        record = log.read(summary.transaction)
+        if record is not None:
+            has_committed = record.state in {
+                TransactionState.COMMITTING,
+                TransactionState.COMMITTED,
+                TransactionState.CONCLUDED,
+            }
+            return record.id.batch + has_committed, record
+    return 0, None

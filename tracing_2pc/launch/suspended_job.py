@@ -1,0 +1,390 @@
+"""A Kubernetes Job or Deployment: created before the decision, started by it.
+
+A ConfigMap of the application is the launch's journal in the cluster: which transaction
+was started last, and through which one nothing may be prepared any more. The object's
+finalizer keeps it until the journal says that it was started: neither a time-to-live
+nor a hand can make a commit start it a second time.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.launch.built_image import BuiltImage
+from tracing_2pc.launch.cluster import ChangedError, Cluster, ClusterError, Object
+from tracing_2pc.launch.waiting import wait_for
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+
+NAME: Final = "launch-job"
+
+APPLICATION: Final = "tracing-2pc/application"
+TRANSACTION: Final = "tracing-2pc/transaction"
+ROLE: Final = "tracing-2pc/role"
+STARTED: Final = "tracing-2pc/started"
+FINALIZER: Final = "tracing-2pc/launch"
+BUILT: Final = "built"
+"""What a container's `image` says where it is the one that was built."""
+
+KINDS: Final = ("Job", "Deployment")
+_TRIES: Final = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is created.
+
+    `manifest` is a Job or a Deployment as one would apply it, with a namespace; `check`
+    is a command that is run to its end in the same pod first; `environment` goes into
+    each container.
+    """
+
+    manifest: Object
+    check: tuple[str, ...] = ()
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def namespace(self) -> str:
+        """Where all of it is."""
+        return str(self.manifest["metadata"]["namespace"])
+
+    def object(self, transaction: TransactionId, image: str | None) -> Object:
+        """Return the object of one transaction: there, and not running."""
+        item = self._own(transaction, image, "job")
+        item["metadata"]["finalizers"] = [FINALIZER]
+        spec = item["spec"]
+        if item["kind"] == "Job":
+            spec["suspend"] = True
+        else:
+            selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
+            selector |= {TRANSACTION: str(transaction)}
+            spec["replicas"] = 0
+        return item
+
+    def check_job(self, transaction: TransactionId, image: str | None) -> Object:
+        """Return the Job that runs the check in the same pod."""
+        item = self._own(transaction, image, "check")
+        item["metadata"]["name"] += "-check"
+        template = item["spec"]["template"]
+        pod = template["spec"]
+        pod["restartPolicy"] = "Never"
+        first = pod["containers"][0]
+        first["command"] = list(self.check)
+        first.pop("args", None)
+        first["terminationMessagePolicy"] = "FallbackToLogsOnError"
+        pod["containers"] = [first]
+        spec = {"backoffLimit": 0, "template": template}
+        return {**item, "apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+
+    def _own(self, transaction: TransactionId, image: str | None, role: str) -> Object:
+        item = copy.deepcopy(self.manifest)
+        meta, template = item["metadata"], item["spec"]["template"]
+        labels = {
+            APPLICATION: transaction.application,
+            TRANSACTION: str(transaction),
+            ROLE: role,
+        }
+        for labelled in (meta, template.setdefault("metadata", {})):
+            labelled["labels"] = {**(labelled.get("labels") or {}), **labels}
+        meta["name"] = object_name(meta["name"], transaction)
+        told = {**self.environment, "TRANSACTION_ID": str(transaction)}
+        pod = template["spec"]
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            if container.get("image") == BUILT:
+                container["image"] = image
+            kept = [e for e in container.get("env", ()) if e.get("name") not in told]
+            new = [{"name": name, "value": value} for name, value in told.items()]
+            container["env"] = kept + new
+        return item
+
+
+def object_name(name: str, transaction: TransactionId) -> str:
+    """Return the name of one transaction's object; with a pod's suffix it is short."""
+    return f"{name[:36]}-{transaction.batch}-{transaction.attempt}"
+
+
+@traced_sink
+class SuspendedJob:
+    """Checks, and creates the job so that nothing runs; the commit starts it.
+
+    The vote stands on the API server's disk. A commit stops what earlier launches
+    started, sees their pods gone, starts this one and notes it. It may be repeated, by
+    any process and at any time: what was started once is not started again, even if it
+    has ended and is gone. A job that was deleted by hand before its commit is created
+    again from the handle.
+
+    Args:
+        cluster: the API server; by default as `Cluster.load` finds it, when needed.
+        plan: what is created. None in a recovery, which has the handle.
+        image: whose digest the job is pinned to.
+        stopping: set when nobody waits for a vote any more.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        cluster: Cluster | None = None,
+        plan: Plan | None = None,
+        image: BuiltImage | None = None,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        self._given = cluster
+        self.plan = plan
+        self.image = image
+        self.stopping = stopping or threading.Event()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The API server that is asked."""
+        if self._given is None:
+            self._given = Cluster.load()
+        return self._given
+
+    def begin(self, context: BranchContext) -> dict[str, Any]:
+        """Name the transaction."""
+        return {"transaction": str(context.transaction_id)}
+
+    def invoke(self, handle: dict[str, Any], record: Any) -> None:
+        """Take the row of the services: a job needs nothing of it."""
+
+    def pre_commit(self, handle: dict[str, Any]) -> None:
+        """Run the check to its end, then create the job, not running.
+
+        Raises:
+            ConfigurationError: the check failed, with its reason.
+            TwoPhaseError: it is over already; or the API server did not answer.
+        """
+        plan, transaction = self._plan(), TransactionId.parse(handle["transaction"])
+        image = self.image.pushed if self.image is not None else None
+        if plan.check:
+            self._check(plan.check_job(transaction, image))
+        item = plan.object(transaction, image)
+        replicas = plan.manifest["spec"].get("replicas", 1)
+        handle.update(object=item, replicas=replicas)
+        self.cluster.create(item)
+        failpoint("launch.after_create")
+        # What an abort did not see in its list, it told here before it looked.
+        over = self._noted(plan.namespace, transaction, "over")
+        if over is not None and over >= transaction:
+            self._delete(item)
+            raise TwoPhaseError(
+                f"{transaction} is over: nothing may be prepared for it"
+            )
+
+    def commit(self, handle: dict[str, Any]) -> None:
+        """Stop the one before, see its pods gone, and start this one.
+
+        Raises:
+            TwoPhaseError: not now.
+        """
+        kept: Object = handle["object"]
+        transaction = TransactionId.parse(handle["transaction"])
+        for _ in range(_TRIES):
+            item = self.cluster.get(*_place(kept))
+            if item is None or not _is_started(item):
+                # Read after the object: it is noted before the finalizer goes.
+                namespace = kept["metadata"]["namespace"]
+                started = self._noted(namespace, transaction, "started")
+                if started is not None and started >= transaction:
+                    return
+                if item is None or "deletionTimestamp" in item["metadata"]:
+                    self._create_again(kept, item)
+                    continue
+                self._stop_before(kept, transaction)
+                failpoint("launch.before_start")
+                try:
+                    if not self._start(item, transaction, handle["replicas"]):
+                        continue
+                except ChangedError:
+                    continue
+            failpoint("launch.after_start")
+            self._note(kept, transaction, "started")
+            self._let_go(kept)
+            self._delete_before(kept, transaction)
+            return
+        raise ClusterError(f"{kept['metadata']['name']} changes faster than it is read")
+
+    def abort(self, handle: dict[str, Any]) -> None:
+        """Delete what this transaction created, as far as it got."""
+        if "object" in handle:
+            self._delete(handle["object"])
+
+    def abort_transaction(self, transaction_id: str, keep: Sequence[Any]) -> None:
+        """Delete all that it created but for these, and let nothing new be prepared.
+
+        Raises:
+            TwoPhaseError: not now; in a recovery, only a launch of its file knows what
+                there is.
+        """
+        if keep:
+            return  # a launch has one branch
+        if self.plan is None:
+            raise TwoPhaseError(
+                "what it created is deleted by the next `tracing-2pc launch` of its "
+                "file"
+            )
+        transaction = TransactionId.parse(transaction_id)
+        self._note(self.plan.manifest, transaction, "over")
+        labels = {TRANSACTION: transaction_id}
+        for kind in KINDS:
+            for item in self.cluster.list(kind, self.plan.namespace, labels):
+                self._delete({**item, "kind": kind})
+
+    def _plan(self) -> Plan:
+        if self.plan is None:
+            raise ConfigurationError("a recovery creates nothing new")
+        return self.plan
+
+    def _check(self, item: Object) -> None:
+        kind, namespace, name = _place(item)
+        self.cluster.create(item)
+        found: list[str] = []
+
+        def is_over() -> bool:
+            job = self.cluster.get(kind, namespace, name)
+            if job is None:
+                raise ConfigurationError(f"the check {name} was deleted while it ran")
+            conditions = (job.get("status") or {}).get("conditions") or ()
+            found[:] = [c["type"] for c in conditions if c.get("status") == "True"]
+            return bool({"Complete", "Failed"} & set(found))
+
+        try:
+            wait_for(is_over, self.stopping, f"the check {name}")
+            if "Failed" in found:
+                why = self._why_failed(namespace, item["metadata"]["labels"])
+                raise ConfigurationError(f"the check of the job failed: {why}")
+        finally:
+            self.cluster.delete(kind, namespace, name)
+
+    def _why_failed(self, namespace: str, labels: Mapping[str, str]) -> str:
+        for pod in self.cluster.list(
+            "Pod", namespace, {TRANSACTION: labels[TRANSACTION]}
+        ):
+            for container in (pod.get("status") or {}).get("containerStatuses") or ():
+                if ended := (container.get("state") or {}).get("terminated"):
+                    said = " ".join(str(ended.get("message") or "").split())[-300:]
+                    return f"{said or 'it said nothing'} (exit {ended.get('exitCode')})"
+        return "its pod is gone"
+
+    def _create_again(self, kept: Object, item: Object | None) -> None:
+        """Make anew what was deleted by hand before its commit."""
+        if item is not None:
+            self._let_go(kept)
+        self.cluster.create(kept)
+
+    def _start(self, item: Object, transaction: TransactionId, replicas: int) -> bool:
+        """Start and mark it, in one change of what was read; False: it is gone."""
+        running = (
+            {"suspend": False} if item["kind"] == "Job" else {"replicas": replicas}
+        )
+        meta = {
+            "resourceVersion": item["metadata"]["resourceVersion"],
+            "annotations": {STARTED: str(transaction)},
+        }
+        return self.cluster.patch(*_place(item), {"metadata": meta, "spec": running})
+
+    def _stop_before(self, kept: Object, transaction: TransactionId) -> None:
+        """Stop what earlier launches started; raise until their pods are gone."""
+        namespace = kept["metadata"]["namespace"]
+        for item in self._before(namespace, transaction):
+            stopped = {"suspend": True} if item["kind"] == "Job" else {"replicas": 0}
+            key, value = next(iter(stopped.items()))
+            if item["spec"].get(key) != value:
+                self.cluster.patch(*_place(item), {"spec": stopped})
+        mine = {APPLICATION: transaction.application, ROLE: "job"}
+        left = [
+            pod["metadata"]["name"]
+            for pod in self.cluster.list("Pod", namespace, mine)
+            if pod["metadata"]["labels"].get(TRANSACTION) != str(transaction)
+            and (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
+        ]
+        if left:
+            raise ClusterError(f"waits for the end of {', '.join(sorted(left)[:3])}")
+
+    def _delete_before(self, kept: Object, transaction: TransactionId) -> None:
+        for item in self._before(kept["metadata"]["namespace"], transaction):
+            self._delete(item)
+
+    def _before(self, namespace: str, transaction: TransactionId) -> list[Object]:
+        """List what earlier launches of the application have left, running or not."""
+        mine = {APPLICATION: transaction.application, ROLE: "job"}
+        return [
+            {**item, "kind": kind}
+            for kind in KINDS
+            for item in self.cluster.list(kind, namespace, mine)
+            if _transaction_of(item) < transaction
+        ]
+
+    def _delete(self, item: Object) -> None:
+        self._let_go(item)
+        self.cluster.delete(*_place(item))
+
+    def _let_go(self, item: Object) -> None:
+        """Take our finalizer from an object, and no other."""
+        found = self.cluster.get(*_place(item))
+        finalizers = ((found or {}).get("metadata") or {}).get("finalizers") or []
+        if found is not None and FINALIZER in finalizers:
+            rest = [name for name in finalizers if name != FINALIZER]
+            self.cluster.patch(*_place(item), {"metadata": {"finalizers": rest}})
+
+    def _noted(
+        self, namespace: str, transaction: TransactionId, what: str
+    ) -> TransactionId | None:
+        """Return which transaction of its application the journal says this of."""
+        name = _journal_name(transaction.application)
+        found = self.cluster.get("ConfigMap", namespace, name)
+        text = ((found or {}).get("data") or {}).get(what)
+        return None if text is None else TransactionId.parse(text)
+
+    def _note(self, item: Object, transaction: TransactionId, what: str) -> None:
+        """Write it into the journal; it never goes back."""
+        namespace = item["metadata"]["namespace"]
+        name = _journal_name(transaction.application)
+        data = {what: str(transaction)}
+        for _ in range(_TRIES):
+            found = self.cluster.get("ConfigMap", namespace, name)
+            if found is None:
+                made = {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "metadata": {"name": name, "namespace": namespace},
+                    "data": data,
+                }
+                if self.cluster.create(made):
+                    return
+                continue
+            last = (found.get("data") or {}).get(what)
+            if last is not None and TransactionId.parse(last) >= transaction:
+                return
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            change = {"metadata": version, "data": data}
+            try:
+                if self.cluster.patch("ConfigMap", namespace, name, change):
+                    return
+            except ChangedError:
+                continue
+        raise ClusterError(f"ConfigMap {name} changes faster than it is read")
+
+
+def _place(item: Object) -> tuple[str, str, str]:
+    meta = item["metadata"]
+    return item["kind"], meta["namespace"], meta["name"]
+
+
+def _journal_name(application: str) -> str:
+    return f"tpc-{application.replace('_', '-').lower()}"
+
+
+def _is_started(item: Object) -> bool:
+    return STARTED in (item["metadata"].get("annotations") or {})
+
+
+def _transaction_of(item: Object) -> TransactionId:
+    return TransactionId.parse(item["metadata"]["labels"][TRANSACTION])
