@@ -15,9 +15,11 @@ import sqlalchemy as sa
 import yaml
 from support import registry as registries
 from support.cluster import FakeCluster, fake_cluster
+from support.kubelet import Kubelet
 
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.launch import Launched, LaunchFile, launch
+from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import Repository
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
@@ -44,7 +46,8 @@ class World:
     """One launch's surroundings; `item` is what its file says."""
 
     folder: Path
-    cluster: FakeCluster
+    kubelet: Kubelet
+    server: FakeCluster | None
     repository: Repository
     item: dict[str, Any]
     ledger: Path
@@ -92,7 +95,7 @@ class World:
 
     def jobs(self) -> dict[str, bool]:
         """Each job that is there, and whether it runs."""
-        found = self.cluster.named("jobs")
+        found = self.kubelet.named("Job")
         return {name: not job["spec"].get("suspend") for name, job in found.items()}
 
     def rows(self) -> list[Any]:
@@ -118,7 +121,8 @@ def world(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(SUPPORT), *sys.path)))
     repository = Repository(f"{registry}/{tmp_path.name.lower().replace('_', '-')}")
     rows = TaggedRows(f"sqlite:///{ledger}", table="releases")
-    with fake_cluster(kubeconfig) as cluster, served(rows, "ledger") as url:
+    with fake_cluster(kubeconfig) as (server, at), served(rows, "ledger") as url:
+        kubelet = Kubelet(Cluster(at), "default")
         container = {"name": "totals", "image": "built", "command": SLEEPS}
         job = {
             "apiVersion": "batch/v1",
@@ -132,6 +136,9 @@ def world(
             "participants": {"ledger": url},
             "record": {"job": "totals", "version": 1},
         }
-        made = World(tmp_path, cluster, repository, item, ledger, images)
+        made = World(tmp_path, kubelet, server, repository, item, ledger, images)
         made.pushes("first")
-        yield made
+        try:
+            yield made
+        finally:
+            kubelet.close()

@@ -21,18 +21,17 @@ def test_image_job_and_service_change_together(world):
     image = f"{world.repository.name}@{world.live}"
     (job,) = world.jobs()
     assert world.jobs()[job]
-    assert world.cluster.started == [(job, image)]
+    assert world.kubelet.started == [(job, image)]
     assert world.rows() == [("totals", 1)]
     assert world.repository.get("live").transaction == str(done.transaction)
 
 
-def test_the_same_file_is_launched_once(world):
-    """Comments and order do not count; nothing is built or asked."""
+def test_the_same_file_is_launched_once(world, monkeypatch):
+    """Comments and order do not count; nothing is built, and nobody is asked."""
     first = world.launch()
-    world.cluster.asked.clear()
+    monkeypatch.setenv("KUBECONFIG", str(world.folder / "nowhere"))
     again = world.launch()
     assert (again.transaction, again.replay) == (first.transaction, True)
-    assert world.cluster.asked == []
 
 
 @pytest.mark.ci
@@ -45,9 +44,9 @@ def test_the_next_launch_stops_the_one_before(world):
     world.launch()
     (new,) = world.jobs()
     assert new != old
-    assert [name for name, _ in world.cluster.started] == [old, new]
+    assert [name for name, _ in world.kubelet.started] == [old, new]
     assert world.rows() == [("totals", 1), ("totals", 2)]
-    assert list(world.cluster.named("pods")) == [f"{new}-pod"]
+    assert list(world.kubelet.named("Pod")) == [f"{new}-pod"]
 
 
 @pytest.mark.ci
@@ -56,14 +55,14 @@ def test_a_pod_that_does_not_end_holds_the_start_up(world):
     world.launch()
     (old,) = world.jobs()
     world.pushes("second")
-    world.cluster.lingering.set()
+    world.kubelet.lingering.set()
     with pytest.raises(CommitPendingError, match=f"waits for the end of {old}-pod"):
         world.launch()
     assert not any(world.jobs().values())
-    world.cluster.let_go()
+    world.kubelet.let_go()
     assert world.launch().replay
     assert [name for name, runs in world.jobs().items() if runs] == [
-        name for name, _ in world.cluster.started[1:]
+        name for name, _ in world.kubelet.started[1:]
     ]
 
 
@@ -91,7 +90,7 @@ def test_what_fails_leaves_nothing(world, broken, reason):
     elif broken == "service":
         world.item["record"]["version"] = {"no": "column"}
     else:
-        world.cluster.fault = lambda method, path: (
+        world.server.fault = lambda method, path: (
             "refuse" if method == "POST" and path.endswith("/jobs") else None
         )
     with pytest.raises(TwoPhaseError) as raised:
@@ -107,7 +106,7 @@ def test_what_fails_leaves_nothing(world, broken, reason):
     world.pushes("mended")
     world.item.pop("check", None)
     world.item["record"]["version"] = 1
-    world.cluster.fault = lambda _method, _path: None
+    world.server.fault = lambda _method, _path: None
     assert str(world.launch().transaction).endswith(".0.2")
     assert world.rows() == [("totals", 1)]
 
@@ -154,7 +153,7 @@ def test_a_good_check_runs_before_the_vote(world):
     done = world.launch()
     assert seen.read_text() == str(done.transaction)
     assert len(world.jobs()) == 1
-    checked, started = world.cluster.started
+    checked, started = world.kubelet.started
     assert checked[0] == f"{started[0]}-check"
     assert checked[1] == started[1]
 
@@ -167,12 +166,12 @@ def test_a_task_run_builds(world):
     world.item["build"]["taskRun"] = {"taskSpec": {"steps": [step]}}
     done = world.launch()
     name = f"{str(done.transaction).replace('.', '-')}-build"
-    assert name in world.cluster.named("taskruns")
+    assert name in world.kubelet.named("TaskRun")
     assert world.repository.get("live").transaction == str(done.transaction)
     step["command"] = FAILING
     with pytest.raises(ConfigurationError, match=r"TaskRun .*pip cannot resolve"):
         world.launch()
-    assert list(world.cluster.named("taskruns")) == [name]
+    assert list(world.kubelet.named("TaskRun")) == [name]
 
 
 @pytest.mark.ci
@@ -183,13 +182,11 @@ def test_a_deployment_has_no_replicas_before_its_commit(world):
     job["spec"] |= {"replicas": 2, "selector": {"matchLabels": {"app": "totals"}}}
     job["spec"]["template"]["metadata"] = {"labels": {"app": "totals"}}
     done = world.launch()
-    ((name, made),) = world.cluster.named("deployments").items()
+    ((name, made),) = world.kubelet.named("Deployment").items()
     assert made["spec"]["replicas"] == 2
     selected = made["spec"]["selector"]["matchLabels"]
     assert selected["tracing-2pc/transaction"] == str(done.transaction)
-    created = next(a for a in world.cluster.asked if a.startswith("POST /apis/apps"))
-    assert created
-    assert world.cluster.started == [(name, f"{world.repository.name}@{world.live}")]
+    assert world.kubelet.started == [(name, f"{world.repository.name}@{world.live}")]
 
 
 @pytest.mark.ci
@@ -216,7 +213,7 @@ def test_an_answer_of_the_api_server_is_lost(world, lost):
         hit = place.endswith(ending) or (ending[-1] == "/" and ending in place)
         return "lose" if asked == method and hit and losses and losses.pop() else None
 
-    world.cluster.fault = fault
+    world.server.fault = fault
     if lost == "POST /jobs":
         with pytest.raises(TwoPhaseError, match="no answer of"):
             world.launch()
@@ -226,7 +223,7 @@ def test_an_answer_of_the_api_server_is_lost(world, lost):
         world.launch()
     ((name, runs),) = world.jobs().items()
     assert runs
-    assert [n for n, _ in world.cluster.started] == [name]
+    assert [n for n, _ in world.kubelet.started] == [name]
     assert not losses
 
 
@@ -243,14 +240,14 @@ def test_a_registry_that_does_not_answer_rolls_back(world):
 @pytest.mark.ci
 def test_a_job_deleted_before_its_commit_is_made_again(world):
     """By hand, between vote and commit: the handle has it whole."""
-    world.cluster.lingering.set()
+    world.kubelet.lingering.set()
     world.launch()
     world.pushes("second")
     with pytest.raises(CommitPendingError):
         world.launch()
     ((name, _),) = [one for one in world.jobs().items() if not one[1]][-1:]
-    world.cluster.delete(("jobs", "default", name))
-    world.cluster.let_go()
+    world.kubelet.cluster.delete("Job", "default", name)
+    world.kubelet.let_go()
     assert world.launch().replay
     assert world.jobs() == {name: True}
 
@@ -267,11 +264,11 @@ def test_a_late_commit_starts_nothing_twice(world):
     log.close()
     (receipt,) = record.chosen("launch-job")
     (name,) = world.jobs()
-    world.cluster.delete(("jobs", "default", name))
+    world.kubelet.cluster.delete("Job", "default", name)
     assert world.jobs() == {}
     SuspendedJob().commit(receipt.handle)
     assert world.jobs() == {}
-    assert len(world.cluster.started) == 1
+    assert len(world.kubelet.started) == 1
 
 
 def _application(world) -> str:

@@ -1,8 +1,8 @@
-"""A stand-in for a Kubernetes API server, with a kubelet and Tekton that run things.
+"""A stand-in for a Kubernetes API server.
 
 Objects are kept as the real one keeps them: resource versions, finalizers, merge
-patches, label selectors. What runs is real: a Job's, a Deployment's and a TaskRun's
-command is a process of this machine, in the environment that it is given.
+patches, label selectors. What they say is run by `support/kubelet.py`, as with the real
+one, which `make test-k8s` asks instead.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
-import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,36 +23,27 @@ from support.served import served
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]  # plural, namespace, name
+TOKEN = "a-token-of-this-test"
 
 
 class FakeCluster:
-    """What is stored, and what runs. `asked` has each request, in order."""
+    """What is stored; `fault` says of a request that it is refused, or its answer lost.
+
+    Only requests by the token of the test's own kubeconfig have faults.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[Key, Object] = {}
-        self.asked: list[str] = []
-        self.started: list[tuple[str, str]] = []  # object's name, image
         self.fault: Callable[[str, str], str | None] = lambda _method, _path: None
-        self.lingering = threading.Event()  # pods that are stopped stay while it is set
         self.lock = threading.RLock()
         self._version = 0
-        self._running: dict[Key, subprocess.Popen[str]] = {}
-        self._waiters: list[threading.Thread] = []
-
-    def named(self, plural: str) -> dict[str, Object]:
-        """Return the objects of a kind by name."""
-        with self.lock:
-            found = {key[2]: o for key, o in self.objects.items() if key[0] == plural}
-            return copy.deepcopy(found)
 
     def answer(self, method: str, path: str, item: Object | None) -> tuple[int, Object]:
         """Do what the API server does."""
         place, query = urlsplit(path), parse_qs(urlsplit(path).query)
         words = [unquote(word) for word in place.path.split("/") if word]
-        at = words.index("namespaces")
-        namespace, plural, *rest = words[at + 1 :]
+        namespace, plural, *rest = words[words.index("namespaces") + 1 :]
         with self.lock:
-            self.asked.append(f"{method} {place.path}")
             if not rest:
                 if method == "POST":
                     assert item is not None
@@ -69,7 +57,7 @@ class FakeCluster:
             if method == "GET":
                 return 200, copy.deepcopy(self.objects[key])
             if method == "DELETE":
-                return 200, self.delete(key)
+                return 200, self._delete(key)
             assert item is not None
             return self._patch(key, item)
 
@@ -80,6 +68,8 @@ class FakeCluster:
         if key in self.objects:
             return _problem(409, "AlreadyExists", f"{key[2]} already exists")
         kept = copy.deepcopy(item)
+        kept["metadata"]["uid"] = f"uid-{self._version}"
+        kept["metadata"]["generation"] = 1
         if not dry:
             self._keep(key, kept)
         return 201, copy.deepcopy(kept)
@@ -89,7 +79,9 @@ class FakeCluster:
         version = change.get("metadata", {}).get("resourceVersion")
         if version not in {None, kept["metadata"]["resourceVersion"]}:
             return _problem(409, "Conflict", "the object has been modified")
+        before = copy.deepcopy(kept.get("spec"))
         _merge(kept, change)
+        kept["metadata"]["generation"] += kept.get("spec") != before
         self._keep(key, kept)
         return 200, copy.deepcopy(kept)
 
@@ -98,19 +90,15 @@ class FakeCluster:
         item["metadata"]["resourceVersion"] = str(self._version)
         self.objects[key] = item
         if "deletionTimestamp" in item["metadata"]:
-            self.delete(key)
-        else:
-            self._run(key, item)
+            self._delete(key)
 
-    def delete(self, key: Key) -> Object:
-        """Delete an object, as a hand does: what has a finalizer stays, marked."""
+    def _delete(self, key: Key) -> Object:
         item = self.objects[key]
         if item["metadata"].get("finalizers"):
-            item["metadata"].setdefault("deletionTimestamp", "now")
-            return copy.deepcopy(item)
-        del self.objects[key]
-        self._stop(key)
-        return item
+            item["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
+        else:
+            del self.objects[key]
+        return copy.deepcopy(item)
 
     def _list(self, plural: str, namespace: str, wanted: Object) -> list[Object]:
         return [
@@ -120,96 +108,10 @@ class FakeCluster:
             and wanted.items() <= item["metadata"].get("labels", {}).items()
         ]
 
-    def _run(self, key: Key, item: Object) -> None:
-        """Be the controller and the kubelet: run what is to run, stop what is not."""
-        plural, spec = key[0], item.get("spec", {})
-        if plural == "taskruns":
-            if key not in self._running:
-                params = {p["name"]: p["value"] for p in spec["params"]}
-                (step,) = spec["taskSpec"]["steps"]
-                words = [_filled(word, params) for word in step["command"]]
-                self._begin(key, item, words, {})
-            return
-        if plural not in {"jobs", "deployments"}:
-            return
-        runs = not spec.get("suspend") if plural == "jobs" else spec.get("replicas", 1)
-        if not runs:
-            self._stop(key)
-        elif key not in self._running and not item.get("status"):
-            (first, *_) = spec["template"]["spec"]["containers"]
-            told = {one["name"]: one["value"] for one in first.get("env", ())}
-            self.started.append((key[2], first["image"]))
-            pod = copy.deepcopy(spec["template"])
-            pod["metadata"] |= {"name": f"{key[2]}-pod", "namespace": key[1]}
-            pod["status"] = {"phase": "Running"}
-            self._keep(("pods", key[1], f"{key[2]}-pod"), pod)
-            self._begin(key, item, first["command"], told)
-
-    def _begin(self, key: Key, item: Object, words: list[str], told: Object) -> None:
-        process = subprocess.Popen(
-            words,
-            env={**os.environ, **told},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._running[key] = process
-        waiter = threading.Thread(target=self._wait, args=(key, process))
-        self._waiters.append(waiter)
-        waiter.start()
-
-    def _wait(self, key: Key, process: subprocess.Popen[str]) -> None:
-        said, _ = process.communicate()
-        with self.lock:
-            if (item := self.objects.get(key)) is None or self._running.get(
-                key
-            ) is not process:
-                return
-            well = process.returncode == 0
-            if key[0] == "taskruns":
-                state = "True" if well else "False"
-                done = {"type": "Succeeded", "status": state, "message": said}
-            else:
-                done = {"type": "Complete" if well else "Failed", "status": "True"}
-                pod = self.objects[("pods", key[1], f"{key[2]}-pod")]
-                ended = {"exitCode": process.returncode, "message": said}
-                pod["status"] = {
-                    "phase": "Succeeded" if well else "Failed",
-                    "containerStatuses": [{"state": {"terminated": ended}}],
-                }
-            item["status"] = {"conditions": [done]}
-
-    def _stop(self, key: Key) -> None:
-        process = self._running.pop(key, None)
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        if not self.lingering.is_set():
-            self.objects.pop(("pods", key[1], f"{key[2]}-pod"), None)
-
-    def let_go(self) -> None:
-        """Let pods that were stopped be gone."""
-        with self.lock:
-            self.lingering.clear()
-            for kind, namespace, name in list(self.objects):
-                owner = name.removesuffix("-pod")
-                runs = any(key[2] == owner for key in self._running)
-                if kind == "pods" and not runs:
-                    del self.objects[kind, namespace, name]
-
-    def close(self) -> None:
-        """End all that runs."""
-        with self.lock:
-            for key in list(self._running):
-                self._stop(key)
-        for waiter in self._waiters:
-            waiter.join()
-
 
 @contextlib.contextmanager
-def fake_cluster(kubeconfig: Path) -> Iterator[FakeCluster]:
-    """Serve one, and write the file by which kubectl and launches find it."""
+def fake_cluster(kubeconfig: Path) -> Iterator[tuple[FakeCluster, str]]:
+    """Serve one at a URL, and write the file by which kubectl and launches find it."""
     cluster = FakeCluster()
 
     class Handler(BaseHTTPRequestHandler):
@@ -218,7 +120,8 @@ def fake_cluster(kubeconfig: Path) -> Iterator[FakeCluster]:
         def _serve(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             item = json.loads(self.rfile.read(length)) if length else None
-            fault = cluster.fault(self.command, self.path)
+            is_ours = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+            fault = cluster.fault(self.command, self.path) if is_ours else None
             if fault == "refuse":
                 status, found = _problem(403, "Forbidden", "not allowed to do this")
             else:
@@ -241,10 +144,7 @@ def fake_cluster(kubeconfig: Path) -> Iterator[FakeCluster]:
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         url = f"http://127.0.0.1:{server.server_address[1]}"
         kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url)))
-        try:
-            yield cluster
-        finally:
-            cluster.close()
+        yield cluster, url
 
 
 def _kubeconfig(url: str) -> Object:
@@ -252,7 +152,7 @@ def _kubeconfig(url: str) -> Object:
         "current-context": "test",
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         "clusters": [{"name": "test", "cluster": {"server": url}}],
-        "users": [{"name": "test", "user": {"token": "a-token-of-this-test"}}],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
     }
 
 
@@ -268,9 +168,3 @@ def _merge(kept: Object, change: Object) -> None:
             _merge(kept.setdefault(name, {}), value)
         else:
             kept[name] = value
-
-
-def _filled(word: str, params: Object) -> str:
-    for name, value in params.items():
-        word = word.replace(f"$(params.{name})", str(value))
-    return word

@@ -128,14 +128,16 @@ class Cluster:
         path += "?dryRun=All" * dry_run
         return self._ask("POST", path, item, exists=True) is not None
 
-    def patch(self, kind: str, namespace: str, name: str, change: Object) -> bool:
-        """Merge a change into an object; False if there is none.
+    def patch(
+        self, kind: str, namespace: str, name: str, change: Object, part: str = ""
+    ) -> bool:
+        """Merge a change into an object, or into its `part`; False if there is none.
 
         Raises:
             ChangedError: it is not at the `resourceVersion` that the change names.
             ClusterError: it may or may not have changed.
         """
-        path = _path(kind, namespace, name)
+        path = _path(kind, namespace, name) + (f"/{part}" if part else "")
         return self._ask("PATCH", path, change, missing=True) is not None
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
