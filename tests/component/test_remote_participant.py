@@ -30,6 +30,7 @@ SIZES = {
     ("cli/terminal.py", 400),
     ("cli/trace.py", 500),
     ("core/access.py", 512),
+    ("grpc/server.py", 512),
     ("inbox/event.py", 400),
     ("inspection/listing.py", 500),
     ("inspection/trace_sources.py", 404),

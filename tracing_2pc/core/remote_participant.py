@@ -29,9 +29,11 @@ from tracing_2pc.core.states import Decision, RequestState, Vote
 ENTRY_POINTS: Final = "tracing_2pc.transports"
 """The group in which a package names its transport, by URL scheme."""
 
-_BUILT_IN: Final = dict.fromkeys(
-    ("http", "https"), ("tracing_2pc.http.client", "HttpParticipant")
-)
+_HTTP: Final = "tracing_2pc.http.client", "HttpParticipant", ""
+_GRPC: Final = "tracing_2pc.grpc.client", "GrpcParticipant", "grpc"
+
+_BUILT_IN: Final = {"http": _HTTP, "https": _HTTP, "grpc": _GRPC, "grpcs": _GRPC}
+"""Of each scheme the module, the class, and the extra that it needs."""
 
 Transport = Callable[[str, str, str | None, float], "RemoteParticipant"]
 """Makes a participant of its name, URL, token and timeout, and opens nothing."""
@@ -172,12 +174,13 @@ def open_participant(
     for none; `timeout` is in seconds, to connect and for each read.
 
     Raises:
-        ConfigurationError: no transport is known by that scheme.
+        ConfigurationError: no transport is known by that scheme, or what it needs is
+            not installed.
     """
     scheme = url.partition(":")[0].lower()
+    transport: Any
     if scheme in _BUILT_IN:
-        module, attribute = _BUILT_IN[scheme]
-        transport: Any = getattr(importlib.import_module(module), attribute)
+        transport = _load(scheme, name)
     elif scheme in _registered:
         transport = _registered[scheme]
     elif entry_point := next(iter(_entry_points(scheme)), None):
@@ -186,6 +189,17 @@ def open_participant(
         raise ConfigurationError(f"participant {name!r}: {no_transport(url)}")
     participant: RemoteParticipant = transport(name, url, token, timeout)
     return participant
+
+
+def _load(scheme: str, name: str) -> Any:
+    module, attribute, extra = _BUILT_IN[scheme]
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"participant {name!r}: {scheme}:// needs {error.name}: "
+            f"pip install 'tracing-2pc[{extra}]'"
+        ) from None
 
 
 def register_transport(scheme: str, transport: Transport) -> None:

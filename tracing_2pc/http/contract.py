@@ -51,14 +51,16 @@ class Silence(Word):
     NOT_SENT = "not sent"
     CUT = "cut"
     LATE = "late"
+    NOT_OFFERED = "not offered"
 
 
 class NoAnswerError(Exception):
     """What a transport raises where no whole answer came to one request.
 
     Nobody was there, so that nothing was sent; or the connection ended; or the time was
-    over. Of the last two nobody knows whether it happened. `detail` is a word for the
-    cause, such as the name of the library's own error.
+    over. Of these two nobody knows whether it happened. Or who is there does not offer
+    what was asked, and did nothing. `detail` is a word for the cause, such as the name
+    of the library's own error; of what is not offered, what that means.
     """
 
     def __init__(self, silence: Silence, detail: str) -> None:
@@ -105,6 +107,8 @@ class Request(NamedTuple):
 
     def why_silent(self, error: NoAnswerError, timeout: float) -> str:
         """Say why there was no answer, and what is known then."""
+        if error.silence is Silence.NOT_OFFERED:
+            return f"{error.detail} ({self})"
         changing = self.route.startswith("POST")
         if error.silence is Silence.NOT_SENT:
             why = f"nothing listens at {self.url}"

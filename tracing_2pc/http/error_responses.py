@@ -17,6 +17,8 @@ from tracing_2pc.core.states import ASK_AGAIN, Refusal
 
 OK: Final = 200  # the one status of an acknowledgement
 
+FAULT: Final = 500  # of the participant itself: neither a yes nor a no
+
 STATUSES: Final[Mapping[Refusal, int]] = {
     Refusal.UNKNOWN: 404,
     Refusal.FORGOTTEN: 410,
@@ -110,4 +112,4 @@ def problem_of(error: Exception) -> Problem:
         detail = "the participant's database did not answer: ask again"
         return Problem.of(Refusal.NOT_NOW, detail)
     logger.exception("a request was not answered")
-    return Problem(500, "this participant has a fault: see its log")
+    return Problem(FAULT, "this participant has a fault: see its log")
