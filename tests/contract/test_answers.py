@@ -15,6 +15,7 @@ from support.branches import ONE, OTHER, TRACE, TWIN, Branch, orders
 from support.kinds import BOTH_ENDS, CONTRACT_KINDS, started
 from support.participant import World, keep, writing_rows
 from support.texts import texts
+from support.transports import OTHERS, over
 
 from tracing_2pc.http.error_responses import OK, STATUSES
 from tracing_2pc.participant.answers import ANSWERS
@@ -94,7 +95,7 @@ GIVEN: dict[str, Callable[[World], None]] = {
 }
 
 
-@pytest.mark.parametrize(
+every_cell = pytest.mark.parametrize(
     ("given", "asked"),
     [
         pytest.param(given, asked, id=f"{given}-{asked}")
@@ -102,6 +103,9 @@ GIVEN: dict[str, Callable[[World], None]] = {
         for asked in row
     ],
 )
+
+
+@every_cell
 @both_ends
 def test_every_cell(world, given, asked):
     """A participant answers as the table says, names the transaction, and says why."""
@@ -121,6 +125,29 @@ def test_every_cell(world, given, asked):
     assert body.get("resolved_by_hand", False) is by_hand
     if given == "another_committed" and asked.startswith("prepare"):
         assert body["committed"] == PREVIOUS
+
+
+@every_cell
+@pytest.mark.ci
+@pytest.mark.parametrize("transport", OTHERS)
+@pytest.mark.parametrize("made", BOTH_ENDS[:1], indirect=True)
+def test_every_cell_over_another_transport(world, transport, given, asked):
+    """A client is told the same: refusal, transaction, state and vote, and a reason."""
+    with over(transport, world) as reached:
+        GIVEN[given](reached)
+        answer = REQUESTS[asked](reached)
+    body = answer.get_json()
+    refusal, state = ANSWERS[given][asked]
+    assert answer.status_code == (OK if refusal is None else STATUSES[refusal])
+    assert (body["transaction_id"], body["state"]) == (T, state)
+    if refusal is not None:
+        assert answer.content_type == "application/problem+json"
+        assert body["detail"]
+        assert body.get("vote") == ("abort" if "prepare" in asked else None)
+    elif "prepare" in asked:
+        sent = OTHER if "other" in asked else ONE
+        counted = (body["vote"], body["rows"], body["digest"])
+        assert counted == ("commit", sent.rows, sent.digest)
 
 
 def test_while_rows_are_written(world):

@@ -13,6 +13,7 @@ from support.branches import ONE, OTHER
 from support.kinds import sqlite_url
 from support.participant import World, keep
 from support.texts import texts
+from support.transports import OTHERS, over
 from werkzeug.test import TestResponse
 
 from tracing_2pc.core.access import TokenGate
@@ -127,6 +128,9 @@ def test_every_route_for_every_role(world, route, role):
     assert As(world, TOKENS["job"]).show(T).get_json()["state"] == "prepared"
 
 
+NO_BRANCH = "abort, branch null"
+"""What messages with types cannot say."""
+
 FIELDS: dict[str, tuple[Ask, set[str], int]] = {
     "commit, naming": (lambda world: world.commit(T, ONE), DECIDES, 200),
     "commit, naming nothing": (lambda world: world.commit(T), DECIDES, 200),
@@ -142,15 +146,21 @@ FIELDS: dict[str, tuple[Ask, set[str], int]] = {
     "abort, another digest": (abort(**OF_OTHER), ASKS, 409),
     "abort, all": (abort("orders.9.1", **OF_ONE, **BELOW), ASKS, 400),
     "abort, digest without branch": (abort(digest=ONE.digest), ASKS, 400),
-    "abort, branch null": (abort(branch=None), ASKS, 400),
+    NO_BRANCH: (abort(branch=None), ASKS, 400),
     "resolve, commit": (lambda world: world.resolve(T, "commit"), {"operator"}, 200),
     "resolve, abort": (lambda world: world.resolve(T, "abort"), {"operator"}, 200),
 }
 
 
 @pytest.mark.parametrize("role", TOKENS)
-@pytest.mark.parametrize("fields", FIELDS)
-def test_every_field_for_every_role(world, fields, role):
+@pytest.mark.parametrize(
+    ("transport", "fields"),
+    [
+        *(("flask", fields) for fields in FIELDS),
+        *((name, f) for name in OTHERS for f in FIELDS if f != NO_BRANCH),
+    ],
+)
+def test_every_field_for_every_role(world, transport, fields, role):
     """A role may send the fields that are its own; what is refused changes nothing.
 
     No token that must not commit decides: it raises no forgotten_through, and aborts no
@@ -159,7 +169,8 @@ def test_every_field_for_every_role(world, fields, role):
     job = As(world, TOKENS["job"])
     assert job.prepare(T).status_code == 200
     ask, may, status = FIELDS[fields]
-    answer = ask(As(world, TOKENS[role]))
+    with over(transport, world) as reached:
+        answer = ask(As(reached, TOKENS[role]))
     assert answer.status_code == (status if role in may else 403)
     if answer.status_code != 200:
         assert job.show(T).get_json()["state"] == "prepared"

@@ -1,19 +1,27 @@
 """Every way to reach a participant: suites that are about transports run over each.
 
 Add a transport here: a server within the test's process, and one that is a process.
+With `over` a suite that asks a `World` by Flask's client asks it over a transport.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import io
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.participant import World
 from support.spark import serving
+from support.waiting import PATIENT
+from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.grpc import GrpcServer
+from tracing_2pc.http import contract
 
 _GUNICORN = Path(__file__).parents[2] / "participants" / "gunicorn_conf.py"
 
@@ -54,3 +62,71 @@ TRANSPORTS = {
     "http": Transport(serving, "http://127.0.0.1:{}".format, _gunicorn),
     "grpc": Transport(_by_grpc, "grpc://127.0.0.1:{}".format, _grpc),
 }
+
+OTHERS = [name for name in TRANSPORTS if name != "http"]
+"""For what is held against HTTP by Flask's own client."""
+
+
+@contextmanager
+def over(transport: str, world: World) -> Iterator[World]:
+    """Return a participant as it is asked over a transport, with the client's words.
+
+    `flask` is Flask's own client, over none.
+    """
+    if transport == "flask":
+        yield world
+        return
+    asked: Any = copy.copy(world)
+    with TRANSPORTS[transport].serve(world.app) as url:
+        asked.app = _Asking(url)
+        yield asked
+
+
+class _Asking:
+    """In the place of a Flask application: its test client asks by `exchange`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.environ_base: dict[str, str] = {}
+
+    def test_client(self) -> _Asking:
+        return _Asking(self._url)
+
+    def get(self, path: str, **how: Any) -> _Answer:
+        return self._ask("GET", path, **how)
+
+    def post(self, path: str, **how: Any) -> _Answer:
+        return self._ask("POST", path, **how)
+
+    def _ask(
+        self, method: str, path: str, headers: Any = (), data: Any = None, **how: Any
+    ) -> _Answer:
+        environ = {**self.environ_base, **how.pop("environ_overrides", {})}
+        sent = {"Tpc-Version": "1", "Accept": contract.JSON}
+        for name, value in environ.items():
+            if name.startswith("HTTP_"):
+                sent[name[5:].replace("_", "-").title()] = value
+        if "json" in how:
+            data = json.dumps(how.pop("json")).encode()
+            sent["Content-Type"] = contract.JSON
+        assert not how, how
+        sent |= {"Content-Length": str(len(data or b"")), **dict(headers)}
+        name = sent.get("Tpc-Participant", "")
+        participant: Any = open_participant(name, self._url, None, PATIENT)
+        body = data and io.BytesIO(data) if path == "/prepare" else data
+        most = contract.MAX_SHOWN_BYTES
+        return _Answer(*participant.exchange(method, path, body, sent, PATIENT, most))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+    status_code: int
+    content_type: str
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    def get_json(self) -> Any:
+        return json.loads(self.body)

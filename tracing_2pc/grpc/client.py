@@ -112,11 +112,11 @@ class GrpcParticipant(HttpParticipant):
                 return _answered(*read_response(upload.answer_of(call), self.name))
             content = body if isinstance(body, bytes) else b""
             if path == "/commit":
-                order = CommitRequest(**json.loads(content))
+                order = _order(CommitRequest, content)
                 outcome = stub.commit(order, timeout, metadata)
                 return _answered(*read_outcome(outcome, self.name))
             if path == "/abort":
-                order = RollbackRequest(**json.loads(content))
+                order = _order(RollbackRequest, content)
                 outcome = stub.rollback(order, timeout, metadata)
                 return _answered(*read_outcome(outcome, self.name))
             question = AskRequest(method=method, path=path, body=content)
@@ -185,6 +185,16 @@ class _Upload:
                 call.cancel()
                 raise NoAnswerError(Silence.LATE, "TimeoutError")
         return call.result()
+
+
+def _order(kind: Any, content: bytes) -> Any:
+    """Return a commit or rollback of these fields; it raises at any other field."""
+    fields = json.loads(content)
+    if fields.get("forgotten_through", 0) is None:
+        del fields["forgotten_through"]
+    if None in fields.values():  # it would be left out: the abort of a branch, of all
+        raise ValueError(f"null in {fields}")
+    return kind(**fields)
 
 
 def _answered(status: int, document: str) -> Answered:
