@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from flask import Flask
+from flask import Flask, request
+from support.branches import ONE
+from support.cable import Cable, Link
 from support.participant import count
 from support.served import unserved
-from support.transports import TRANSPORTS
-from support.waiting import PATIENT
+from support.transports import TRANSPORTS, through
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE
 
 from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
-from tracing_2pc.core.states import ParticipantState, Refusal
+from tracing_2pc.core.states import (
+    Decision,
+    ParticipantState,
+    Refusal,
+    TransactionState,
+    Vote,
+)
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.testing import run_one_batch
 
-ID = TransactionId("test", 0, 1)
+ID, BRANCH = TransactionId("test", 0, 1), BranchId(0, 1)
 ROWS = [{"id": 1, "city": "Zürich"}, {"id": 2, "city": "Bern"}]
 
 pytestmark = pytest.mark.parametrize("transport", TRANSPORTS)
@@ -110,3 +128,103 @@ def test_nothing_is_left_of_a_server(transport, rows):
     assert left <= {"tpc-flush", "tpc-time-limits", "OtelBatchSpanRecordProcessor"}
     with pytest.raises(ParticipantUnavailableError):
         ledger(url).prepared()
+
+
+def committed(transaction: TransactionId) -> TransactionRecord:
+    """The record that a commit of `ONE` is sent by."""
+    receipt = Receipt(BRANCH, "ledger", ONE.rows, ONE.digest, Vote.COMMIT)
+    return TransactionRecord(
+        transaction, "run", TransactionState.COMMITTING, Decision.COMMIT, ("ledger",),
+        frozenset(), {}, 0.0, receipts=(receipt,),
+    )  # fmt: skip
+
+
+def prepare(participant: RemoteParticipant) -> Vote:
+    return participant.prepare(
+        ID, BRANCH, lambda: io.BytesIO(ONE.body),
+        rows=ONE.rows, length=len(ONE.body), digest=ONE.digest,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def cable(url) -> Iterator[Cable]:
+    with Cable(urlsplit(url).netloc).laid() as laid:
+        yield laid
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["answer lost", "request lost"])
+@pytest.mark.parametrize("what", ["prepare", "commit"])
+def test_what_is_lost_on_the_way_is_not_known_and_asked_again(
+    url, cable, what, arrives
+):
+    """Whether it was done or not, it is done once, by asking once more."""
+    near, far = ledger(url), ledger(through(url, cable.place))
+
+    def commit(participant: RemoteParticipant) -> None:
+        participant.commit(committed(ID))
+
+    ask: Callable[[RemoteParticipant], Any] = prepare
+    if what == "commit":
+        prepare(near)
+        ask = commit
+    before = near.show(ID).state
+    lose = functools.partial(Link.lose_answer, answer=str(ID).encode())
+    cable.fail(str(ID).encode(), lose if arrives else Link.cut)
+    with pytest.raises(ParticipantUnavailableError, match="may or may not"):
+        ask(far)
+    done = {"prepare": "prepared", "commit": "committed"}[what]
+    assert near.show(ID).state == (done if arrives else before)
+    ask(far)
+    assert near.show(ID).state == done
+
+
+def test_who_takes_nothing_is_late(url, cable):
+    """Neither an answer nor a cut connection: the time runs out, nothing is known."""
+    cable.fail(str(ID).encode(), Link.be_silent)
+    hasty = open_participant("ledger", through(url, cable.place), None, AT_ONCE)
+    with pytest.raises(ParticipantUnavailableError, match="may or may not"):
+        prepare(hasty)
+    assert prepare(ledger(through(url, cable.place))) is Vote.COMMIT
+
+
+def test_a_trace_goes_on_over_it(transport, rows):
+    """A participant gets the caller's context, in W3C's headers and SkyWalking's."""
+    context = {
+        "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
+        "tracestate": "vendor=x",
+        "baggage": "tenant=7",
+        "sw8": "1-YQ==-Yg==-0-Yw==-ZA==-ZQ==-Zg==",
+        "sw8-correlation": "",
+    }
+    got: list[dict[str, str]] = []
+    app = Flask("ledger")
+    app.register_blueprint(participant_blueprint(rows, insecure=True, name="ledger"))
+    app.before_request(lambda: got.append({k.lower(): v for k, v in request.headers}))
+    with TRANSPORTS[transport].serve(app) as url:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tracing_2pc.http.client.current_carrier", lambda: context)
+            prepare(ledger(url))
+        ledger(url).commit(committed(ID))
+    assert context.items() <= got[0].items()
+    assert context.keys().isdisjoint(got[1])
+
+
+def test_what_has_begun_is_answered_at_the_end(transport, rows, monkeypatch):
+    """A server that is told to end takes no more, and answers what it has."""
+    monkeypatch.setattr("tracing_2pc.grpc.server.GRACE", PATIENT)
+    begun, go_on = threading.Event(), threading.Event()
+    app = Flask("ledger")
+    app.register_blueprint(participant_blueprint(rows, insecure=True, name="ledger"))
+
+    def wait() -> None:
+        if request.path == "/prepare":
+            begun.set()
+            assert go_on.wait(AT_LAST)
+
+    app.before_request(wait)
+    with futures.ThreadPoolExecutor() as pool:
+        with TRANSPORTS[transport].serve(app) as url:
+            vote = pool.submit(prepare, ledger(url))
+            assert begun.wait(AT_LAST)
+            threading.Timer(PAUSE, go_on.set).start()
+        assert vote.result() is Vote.COMMIT

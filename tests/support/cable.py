@@ -108,9 +108,9 @@ class Link:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def lose_answer(self) -> None:
-        """End it when the server has answered: nobody hears of it."""
-        self._lost_answer = b"RECEIPT"
+    def lose_answer(self, answer: bytes = b"RECEIPT") -> None:
+        """End it when the server has answered with this: nobody hears of it."""
+        self._lost_answer = answer
 
     def be_silent(self) -> None:
         """Pass on nothing any more, and take all."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from support.participant import World
 from support.spark import serving
@@ -40,6 +41,11 @@ class Transport:
     serve: Callable[[Any], AbstractContextManager[str]]
     url: Callable[[int], str]
     command: Callable[[str, int], list[str]]
+
+
+def through(url: str, place: str) -> str:
+    """Return the URL with another host and port, as of a cable before it."""
+    return urlsplit(url)._replace(netloc=place).geturl()
 
 
 @contextmanager

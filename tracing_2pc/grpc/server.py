@@ -48,7 +48,7 @@ from tracing_2pc.http.serving import parse_address
 GRACE: Final = 5.0
 """Seconds in which what has begun is answered, once a server is to end."""
 
-HEAD: Final = 3.0
+HEAD: Final = 10.0
 """Seconds in which the first message of a call must be there."""
 
 _CALLS: Final = 128

@@ -1,0 +1,242 @@
+"""Participants as processes, by each transport: killed, frozen, forked, and large."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.branches import ONE
+from support.telemetry import PATH
+from support.transports import OTHERS, TRANSPORTS
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
+
+from participants.processes import Process, free_ports, stopping
+from tracing_2pc.core.content import write_digest
+from tracing_2pc.core.errors import ParticipantUnavailableError
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
+from tracing_2pc.core.states import Decision, TransactionState, Vote
+
+ID, BRANCH = TransactionId("orders", 7, 1), BranchId(0, 1)
+
+every_transport = pytest.mark.parametrize(
+    "transport", [*OTHERS, pytest.param("http", marks=pytest.mark.ci)]
+)
+
+
+class Ledger(Process):
+    """`support/service.py`, reached by a transport."""
+
+    def __init__(self, transport: str, folder: Path) -> None:
+        (port,) = free_ports(1)
+        way = TRANSPORTS[transport]
+        command = way.command("support.service:create_app()", port)
+        about = {"PYTHONPATH": PATH, "DATABASE": f"sqlite:///{folder}/ledger.db"}
+        super().__init__(transport, command, folder / "log", about)
+        self.url = way.url(port)
+        self.fired = folder / "fired"
+
+    def start(self, **environment: str | None) -> None:
+        super().start(**environment)
+        until(lambda: self.asked().describe().unreachable is None, tell=self._tail)
+
+    def _tail(self, _: object) -> str:
+        return self.tail()
+
+    def armed(self, point: str) -> dict[str, str]:
+        return {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(self.fired)}
+
+    def asked(self, timeout: float = PATIENT) -> RemoteParticipant:
+        return open_participant("ledger", self.url, None, timeout)
+
+
+@pytest.fixture
+def ledger(transport, tmp_path) -> Iterator[Ledger]:
+    made = Ledger(transport, tmp_path)
+    with stopping(made):
+        yield made
+
+
+def prepare(participant: RemoteParticipant) -> Vote:
+    return participant.prepare(
+        ID, BRANCH, lambda: io.BytesIO(ONE.body),
+        rows=ONE.rows, length=len(ONE.body), digest=ONE.digest,
+    )  # fmt: skip
+
+
+def commit(participant: RemoteParticipant) -> None:
+    receipt = Receipt(BRANCH, "ledger", ONE.rows, ONE.digest, Vote.COMMIT)
+    participant.commit(
+        TransactionRecord(
+            ID, "run", TransactionState.COMMITTING, Decision.COMMIT, ("ledger",),
+            frozenset(), {}, 0.0, receipts=(receipt,),
+        )
+    )  # fmt: skip
+
+
+POINTS: dict[str, Callable[[RemoteParticipant], Any]] = {
+    "participant.before_prepare": prepare,
+    "participant.after_prepare": prepare,
+    "participant.before_commit": commit,
+    "participant.after_commit": commit,
+}
+
+
+@every_transport
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(p, marks=() if p.endswith("after_commit") else pytest.mark.ci)
+        for p in POINTS
+    ],
+)
+def test_killed_and_started_again_it_does_it_once(ledger, point):
+    """Nobody knows what happened; the same request is answered after the restart."""
+    ledger.start(**ledger.armed(point))
+    asked = ledger.asked()
+    if POINTS[point] is commit:
+        assert prepare(asked) is Vote.COMMIT
+    with pytest.raises(ParticipantUnavailableError, match="may or may not"):
+        POINTS[point](asked)
+    assert ledger.wait(AT_LAST) == -signal.SIGKILL
+    ledger.start()
+    POINTS[point](asked)
+    (branch,) = asked.show(ID).branches
+    assert branch.state == ("committed" if POINTS[point] is commit else "prepared")
+
+
+@every_transport
+def test_frozen_it_is_late_and_thawed_it_answers(ledger):
+    """SIGSTOP in the middle of a job: the time runs out, and nothing else happens."""
+    ledger.start()
+    assert prepare(ledger.asked()) is Vote.COMMIT
+    hasty = ledger.asked(AT_ONCE)
+    os.kill(ledger.pid, signal.SIGSTOP)
+    try:
+        for process in _children(ledger.pid):
+            os.kill(process, signal.SIGSTOP)
+        with pytest.raises(ParticipantUnavailableError, match="may or may not"):
+            commit(hasty)
+    finally:
+        os.killpg(ledger.pid, signal.SIGCONT)
+    commit(ledger.asked())
+    assert ledger.asked().show(ID).state == "committed"
+
+
+def _children(pid: int) -> list[int]:
+    told = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
+    return [int(child) for child in told.split()]
+
+
+@every_transport
+def test_at_sigterm_it_ends_cleanly(ledger):
+    """With 0, and its address is free for the next one."""
+    ledger.start()
+    assert prepare(ledger.asked()) is Vote.COMMIT
+    assert ledger.stop(PATIENT) == 0
+    ledger.start()
+    assert len(ledger.asked().prepared().branches) == 1
+
+
+@every_transport
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_connections_of_its_own(ledger, tmp_path):
+    """As Spark's workers, and those of a parent that has used its own already.
+
+    The parent's is still good afterwards. In a child of a child it is the same.
+    """
+    ledger.start()
+    program = [sys.executable, __file__, "fork", ledger.url]
+    done = subprocess.run(
+        program, env={**os.environ, "PYTHONPATH": PATH}, timeout=AT_LAST, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == f"{'0 ' * 5}parent 0 " * 2
+
+
+def fork(url: str) -> None:
+    """Fork children that ask, before and after this process has asked."""
+    participant = open_participant("ledger", url, None, PATIENT)
+
+    def ask() -> int:
+        return 0 if participant.prepared().branches == () else 1
+
+    def grandchild() -> int:
+        return in_child(ask) + ask()
+
+    for _ in range(2):
+        for _ in range(4):
+            sys.stdout.write(f"{in_child(ask)} ")
+        sys.stdout.write(f"{in_child(grandchild)} parent {ask()} ")
+
+
+def in_child(ask: Callable[[], int]) -> int:
+    if (child := os.fork()) == 0:
+        os._exit(ask())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@every_transport
+@pytest.mark.nightly
+def test_memory_does_not_grow_with_a_body(ledger):
+    """100 MB take as much as 10 MB, in the client and in the service."""
+    ledger.start()
+    peaks = []
+    for megabytes in (10, 100):
+        program = [sys.executable, __file__, "upload", ledger.url, str(megabytes)]
+        done = subprocess.run(
+            program, env={**os.environ, "PYTHONPATH": PATH}, check=True,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        service = max(map(_peak, [ledger.pid, *_children(ledger.pid)]))
+        peaks.append((int(done.stdout), service))
+    (client, service), (more, most) = peaks
+    assert more < client + (30 << 10)
+    assert most < service + (50 << 10)
+
+
+def _peak(pid: int) -> int:
+    """Return the most memory that a process has had, in KiB."""
+    told = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    (line,) = (line for line in told.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1])
+
+
+def upload(url: str, megabytes: str) -> None:
+    """Prepare a branch of so many rows of a megabyte; tell the most memory."""
+    rows, sha256 = int(megabytes), hashlib.sha256()
+    batch = pa.record_batch([["x" * (1 << 20)]], ["text"])
+    with tempfile.TemporaryFile() as file:
+        with pa.ipc.new_stream(file, batch.schema) as writer:
+            for _ in range(rows):
+                writer.write_batch(batch)
+        length = file.tell()
+        file.seek(0)
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            sha256.update(piece)
+        file.seek(0)
+        vote = open_participant("ledger", url, None, PATIENT).prepare(
+            TransactionId("orders", rows, 1), BRANCH, lambda: file,
+            rows=rows, length=length, digest=write_digest(sha256.digest()),
+        )  # fmt: skip
+    assert vote is Vote.COMMIT
+    sys.stdout.write(str(_peak(os.getpid())))
+
+
+if __name__ == "__main__":
+    {"fork": fork, "upload": upload}[sys.argv[1]](*sys.argv[2:])
