@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.branches import ONE, records
 from support.cli import Operator, on_a_terminal
-from support.kinds import refusing_outbox, sqlite_url
+from support.kinds import SAID, refusing_outbox, sqlite_url
 from support.metrics import assert_of_the_registry
 from support.participant import World, end, keep, select
 from support.relay import Topic, TopicRelay, publisher, relay_world
@@ -51,8 +51,10 @@ def test_it_lists_what_waits_for_a_person(operator, mailer):
     """Of each outbox, and of no other participant; 1 while there is something."""
     code, out, _ = operator.says("outbox", "ls")
     head, first, second, counts = out.splitlines()
-    assert head.split() == ["REQUEST", "PARTICIPANT", "STATUS", "AGE", "AGAIN", "BODY"]
+    columns = "REQUEST PARTICIPANT STATUS AGE AGAIN ANSWER BODY"
+    assert head.split() == columns.split()
     assert first.split()[:3] == [KEY, "mailer", "422"]
+    assert 'no such card: "a"  {"text"' in first
     assert "\x1b" not in out
     assert second.endswith("…")
     assert (code, counts) == (1, "2 refused requests")
@@ -61,6 +63,7 @@ def test_it_lists_what_waits_for_a_person(operator, mailer):
         *(KEY, "mailer", "orders"),
         0,
     )
+    assert item["answer"] == SAID
     assert operator.json("outbox", "ls", "--limit", "1")[1][-1]["more"] is True
     assert listed(operator, "--application", "bills") == []
     assert operator.says("outbox", "ls", "--application", "bills")[0] == 0

@@ -224,6 +224,9 @@ def test_all_faces_say_what_waits_at_an_outbox(
             texts = (many, whose, "since ")
             assert [text for text in texts if text not in finding["why"]] == []
             assert (finding["since"] > 0, finding["cure"] != "") == (True, True)
+        said = {len(f["why"].split("no such card")) for f in explained}
+        assert said == {1 + (kind == "refused_requests")}
+        assert "no such card" not in str(found)  # what is logged has no records
         cure = explained[0]["cure"].partition("`")[0]
         pages = first_page(operator, many, f"/transactions/{TAKEN_IN}")
         assert (pages.count(many), pages.count(cure)) == (2, 2)

@@ -364,3 +364,35 @@ def test_a_transaction_of_as_many_branches_as_there_may_be_is_shown(wire):
     branches = [{"branch": f"{n}.{n + 10**6}", **held} for n in range(MAX_BRANCHES)]
     wire.says = [answer("200 OK", state="prepared", branches=branches)]
     assert len(wire.participant.show(ID).branches) == MAX_BRANCHES
+
+
+@pytest.mark.parametrize(
+    ("more", "answer_of_partner"),
+    [({}, None), ({"answer": None}, None), ({"answer": "no\n\x1b"}, "no\n\x1b")],
+    ids=["an older release", "nothing said", "foreign text"],
+)
+def test_a_refused_request_is_read_with_and_without_the_partners_answer(
+    wire, more, answer_of_partner
+):
+    """What a release before did not send is not missed; the text is not judged."""
+    request = {
+        "key": f"{ID}.0.1.0",
+        "state": "quarantined",
+        "status": 422,
+        "since": 1_700_000_000.5,
+        "body": "{}",
+        "length": 2,
+        "again": 0,
+        "dropped_at": None,
+        "who": None,
+        "reason": None,
+        **more,
+    }
+    wire.says = [answer("200 OK", requests=[request], next=None, now=1_700_000_001.0)]
+    (found,) = wire.participant.quarantined().requests
+    assert (found.status, found.answer) == (422, answer_of_partner)
+    wire.says = [
+        answer("200 OK", requests=[{**request, "answer": 1}], next=None, now=1)
+    ]
+    with pytest.raises(ParticipantUnavailableError):
+        wire.participant.quarantined()

@@ -63,9 +63,11 @@ def test_a_viewer_sees_what_was_refused_and_has_no_form(viewer, mailer):
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     assert f"{MAILED} orders 7" in text
     assert "answered 422" in text
+    assert "no such card" in text
     assert SECOND in text
     assert "/confirm" not in page
     page = viewer.get(PAGE)
+    assert "no such card: &#34;a&#34;" in page
     assert TEXTS["for operators"] in page
     assert "/confirm" not in page
     for step in ("confirm", "resolve"):

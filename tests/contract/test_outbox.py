@@ -49,7 +49,8 @@ class Partner:
     A plan is a status, or `drop` (no answer), `hang` (none until `let_go`, and then
     none), `cut` (200, without the body that it announces), `slow` (200, with a body
     that does not end), or a status with what `Retry-After` says. What `always` has, by
-    the beginning of a key, counts where nothing is planned.
+    the beginning of a key, counts where nothing is planned. `says` is the body with a
+    status.
 
     Args:
         is_down: has its address, where nobody listens until `come_up`.
@@ -61,6 +62,7 @@ class Partner:
         self.bodies: list[Any] = []
         self.plan: list[int | str | tuple[int, str]] = []
         self.always: dict[str, int | str] = {}
+        self.says = b""
         self.most = 0
         self.let_go = threading.Event()
         self._under_way = 0
@@ -118,8 +120,10 @@ class Partner:
         request.send_response(200 if has_body else int(status))
         for seconds in after:
             request.send_header("Retry-After", seconds)
-        request.send_header("Content-Length", "100000" if has_body else "0")
+        length = 100_000 if has_body else len(self.says)
+        request.send_header("Content-Length", str(length))
         request.end_headers()
+        request.wfile.write(b"" if has_body else self.says)
         request.close_connection |= has_body
         while planned == "slow" and not self.let_go.wait(PAUSE):
             request.wfile.write(b".")

@@ -103,6 +103,94 @@ def test_what_is_in_quarantine_is_listed(make, partner):
     assert listed(world, "?state=dropped") == []
 
 
+TOKEN = "a-word-of-the-partner"
+
+SAID: dict[str, tuple[bytes, str | None]] = {
+    "text": (
+        b' {"error": "no such card",\r\n "n": 1}\n',
+        '{"error": "no such card",\r\n "n": 1}',
+    ),
+    "long": ("ü".encode() * 70_000, "ü" * 2_000),
+    "cut": (b"a" + "ü".encode() * 70_000, "a" + "ü" * 1_999),
+    "none": (b"", None),
+    "no text": (bytes(range(256)), "(256 bytes that are no text)"),
+    "of another encoding": (
+        b"no card for M\xfcller & S\xf6hne, said our host",
+        "no card for M\ufffdller & S\ufffdhne, said our host",
+    ),
+    "NUL": (b"no card \0 for this customer", "no card \\x00 for this customer"),
+    "secrets": (
+        f"POST /orders by {TOKEN}: no".encode(),
+        "POST REDACTED by REDACTED: no",
+    ),
+}
+"""What a partner says with its refusal, and what is kept of it."""
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_what_the_partner_said_is_kept(make, partner, caplog, monkeypatch, said):
+    """Its beginning, as text without our secrets: for a person, and in no log."""
+    monkeypatch.setenv("PARTNER_TOKEN", TOKEN)
+    partner.says, kept = SAID[said]
+    partner.plan = [422]
+    world = make(token="env:PARTNER_TOKEN")
+    commit(world, T, cards(1))
+    all_sent(world)
+    (item,) = listed(world)
+    assert (item["status"], item["answer"]) == (422, kept)
+    assert kept is None or kept[:6] not in caplog.text
+
+
+def test_each_answer_takes_the_place_of_the_one_before(make, partner):
+    """What a person has dropped keeps the last one, as long as its row is there."""
+    partner.says = b"no such card"
+    world = refused(make, partner, 422)
+    partner.says, partner.plan = b"the card has expired", [413]
+    order(world, "again")
+    all_sent(world)
+    (item,) = listed(world)
+    assert (item["status"], item["answer"]) == (413, "the card has expired")
+    order(world, "drop")
+    (item,) = listed(world, "?state=dropped")
+    assert (item["status"], item["answer"]) == (413, "the card has expired")
+    answers = "SELECT action, answer FROM outbox_tpc_by_hand ORDER BY number"
+    first, last = select(world.resource, answers)
+    assert first == ("again", "no such card")
+    assert last == ("drop", "the card has expired")
+
+
+def test_why_nothing_came_is_kept(make, partner):
+    """Of one that fails alone; the address is without its path, which may be secret."""
+    first, *_ = keys_of(T, 2)
+    partner.always = {first: "drop"}
+    world = refused(make, partner, rows=2)
+    (item,) = listed(world)
+    origin = partner.url.removesuffix("/orders")
+    assert item["status"] == 0
+    assert f"no whole answer from {origin}" in item["answer"]
+    assert "/orders" not in item["answer"]
+
+
+def test_tables_of_an_older_release(make, partner, queue):
+    """What they lack is added, and nothing is lost; the older release goes on."""
+    world = refused(make, partner, 422, 422, 422, rows=3)
+    first, second, third = keys_of(T, 3)
+    order(world, "drop", first)
+    world.resource.close()
+    with queue.deciding() as connection:
+        for table in ("quarantine", "by_hand"):
+            drop = f"ALTER TABLE outbox_tpc_{table} DROP COLUMN answer"
+            connection.exec_driver_sql(drop)
+    partner.says, partner.plan = b"still no such card", [422]
+    world = make()
+    assert [item["answer"] for item in listed(world)] == [None, None]
+    assert [item["answer"] for item in listed(world, "?state=dropped")] == [None]
+    order(world, "again", second)
+    all_sent(world)
+    said = {item["key"]: item["answer"] for item in listed(world)}
+    assert said == {third: None, second: "still no such card"}
+
+
 def test_a_page_is_bounded_in_bytes(make, queue, partner):
     """However many long bodies there are, a client reads each page whole."""
     world = make(sends=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -68,6 +69,29 @@ def test_what_the_page_grants_is_enough(
     assert world.visible() == ONE.rows + OTHER.rows
     assert world.prepare("orders.2.1", OTHER).status_code == 200
     assert world.abort("orders.2.1").status_code == 200
+    close(world)
+
+
+def test_a_service_that_may_not_change_its_tables_says_what_their_owner_runs(
+    postgres_database, execute, caplog, monkeypatch
+):
+    """An older release has made them without a column: one line with the SQL."""
+    monkeypatch.setattr(Outbox, "start", no_sender)
+    execute(OWNERS)
+    owners = postgres_database.replace("postgres@", "ledger@")
+    owner = KINDS["Outbox"](owners)
+    keep(owner, "orders.0.1", ONE)
+    close(owner)
+    execute(SERVICE)
+    with psycopg.connect(owners, autocommit=True) as ledger:
+        ledger.execute("ALTER TABLE outbox_tpc_quarantine DROP COLUMN answer")
+        of_service = postgres_database.replace("postgres@", "ledger_service@")
+        world = KINDS["Outbox"](of_service)
+        assert world.client.get("/health/ready").status_code == 503
+        found = re.findall("As its owner run: (.*)", caplog.text)
+        assert len(found) >= 2  # at its start, and not ready
+        ledger.execute(found[0])
+    keep(world, "orders.1.1", ONE)
     close(world)
 
 

@@ -17,6 +17,9 @@ from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
 
+SAID = 'no such card:\n  "a"'
+"""What a partner answers with its 422."""
+
 
 def tagged_rows(url: str, **settings: Any) -> World:
     """A ledger, whose readers SELECT from a view."""
@@ -37,14 +40,14 @@ def outbox(url: str) -> World:
 
 
 def refusing_outbox(url: str, branch: Branch, name: str = "participant") -> World:
-    """A notifier that never sends, with orders.7.1 refused by its partner: 422."""
+    """A notifier that never sends, with orders.7.1 refused by its partner: `SAID`."""
     resource = outbox_to("http://127.0.0.1:9/orders", url, timeout=AT_ONCE)
     resource.start = lambda: None  # type: ignore[method-assign]
     world = World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
     world.name = name
     keep(world, "orders.7.1", branch)
     for request in queue_of(world).next("orders"):
-        assert queue_of(world).move_to_quarantine(request, 422)
+        assert queue_of(world).move_to_quarantine(request, 422, SAID)
     return world
 
 

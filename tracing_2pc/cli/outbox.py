@@ -28,6 +28,7 @@ from tracing_2pc.inspection.survey import survey_outboxes
 from tracing_2pc.inspection.wording import (
     format_count,
     format_duration,
+    quote_answer,
     without_participant,
 )
 from tracing_2pc.operations.acts import (
@@ -42,7 +43,8 @@ from tracing_2pc.operations.wiring import (
     start_telemetry,
 )
 
-_HEAD: Final = ("REQUEST", "PARTICIPANT", "STATUS", "AGE", "AGAIN", "BODY")
+_HEAD: Final = ("REQUEST", "PARTICIPANT", "STATUS", "AGE", "AGAIN", "ANSWER", "BODY")
+_ANSWER: Final = 60
 _HEAD_DROPPED: Final = ("REQUEST", "PARTICIPANT", "STATUS", "AGE", "WHO", "REASON")
 
 
@@ -111,6 +113,7 @@ def lines(
             str(request.trouble or request.status or "none"),
             format_duration(max(0.0, listing.now - request.since)),
             str(request.who if dropped else request.again),
+            *([] if dropped else [quote_answer(request, _ANSWER) or "-"]),
             str(request.reason) if dropped else _beginning(request),
         )
         for name, listing in refused.listings.items()

@@ -415,6 +415,11 @@ class QuarantinedRequest:
     reason: str | None = None
     trouble: RelayTrouble | None = None
     """Of a relay: it stands for its whole transaction, and its body says why."""
+    answer: str | None = None
+    """The beginning of what the partner answered, or why nothing came: foreign text.
+
+    None where it said nothing, or an older release asked it.
+    """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

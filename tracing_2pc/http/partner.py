@@ -28,7 +28,7 @@ from tracing_2pc.outbox.partner_request import (
     partner_request_of,
     statuses_of,
 )
-from tracing_2pc.outbox.queue import Request
+from tracing_2pc.outbox.queue import LONGEST_ANSWER, Request
 from tracing_2pc.tracing.propagation import storable_context
 from tracing_2pc.tracing.spans import client_span, set_status, span
 
@@ -53,12 +53,32 @@ _LONGEST_READ: Final = 16 << 20
 
 
 class _Answer(NamedTuple):
-    """What came back; status 0 for nothing. `why` it is no success names the origin."""
+    """What came back; status 0 for nothing. `why` it is no success names the origin.
+
+    `secrets` are what was sent that nobody may see, if the answer repeats it.
+    """
 
     status: int
     headers: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
     why: str = ""
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The beginning of its body, for a person.
+
+        It shows no secret of ours. Bytes that are no text are counted.
+        """
+        text = self.body[: 8 * LONGEST_ANSWER].decode("utf-8", "replace").strip()
+        strange = sum(
+            c == "\ufffd" or not (c.isprintable() or c.isspace()) for c in text
+        )
+        if 10 * strange > len(text):
+            return f"({len(self.body)} bytes that are no text)"
+        for secret in self.secrets:
+            text = text.replace(secret, "REDACTED")
+        return text[:LONGEST_ANSWER]
 
 
 class HttpPartner:
@@ -160,7 +180,8 @@ class HttpPartner:
         try:
             sent, *others = [partner_request_of(request.body) for request in requests]
         except ValueError:
-            return [PartnerAnswer(0, is_refused=True)]  # it never can be sent
+            why = "not sent: what is stored of it is no request"
+            return [PartnerAnswer(0, is_refused=True, why=why)]  # it never can be
         body = "".join([sent.body, *(other.body for other in others)])
         about = {
             "tpc.transaction.id": str(request.transaction),
@@ -182,8 +203,9 @@ class HttpPartner:
                 step.set("error.type", str(status or "no answer"))
         statuses = statuses_of(self._statuses, status, answer.body, len(requests))
         after, why = _retry_after(answer.headers), answer.why
+        said = "" if all(s // 100 == 2 for s in statuses) else answer.text
         return [
-            PartnerAnswer(s, s // 100 == 2, s in _REFUSALS, after, why)
+            PartnerAnswer(s, s // 100 == 2, s in _REFUSALS, after, why, said)
             for s in statuses
         ]
 
@@ -200,14 +222,16 @@ class HttpPartner:
         headers = urllib3.HTTPHeaderDict(_DEFAULTS)
         headers.update(self._headers)  # replaces, whatever the case
         headers.update(extra)
+        place = urllib3.util.parse_url(url)
+        # A webhook's path is its secret.
+        secrets = [s for s in (place.path, place.query) if s and s != "/"]
         if self._token:
             token = read_secret(self._token, "token of the partner")
             headers["Authorization"] = f"Bearer {token}"
-        place = urllib3.util.parse_url(url)
+            secrets.append(token)
         origin = place._replace(auth=None, path=None, query=None, fragment=None).url
         pool = pool_of(origin, self.longest, os.getpid())
         path = _target(place, below)
-        # A webhook's path is its secret.
         shown = place._replace(path="/REDACTED", query=None, fragment=None)
         about: dict[str, str | int | float | bool] = {
             "http.request.method": method,
@@ -226,7 +250,7 @@ class HttpPartner:
                 return _Answer(0, why=_why_silent(error, origin, self.longest))
             set_status(step, status, error=status >= 400)
         why = "" if status // 100 == 2 else f"{origin} answered {status}"
-        return _Answer(status, found, answer, why)
+        return _Answer(status, found, answer, why, tuple(secrets))
 
 
 def _why_silent(error: NoAnswerError, origin: str, timeout: float) -> str:

@@ -151,6 +151,7 @@ def _quarantined(request: object) -> QuarantinedRequest:
         who,
         reason,
         None if trouble is None else RelayTrouble(_text(trouble)),
+        None if item.get("answer") is None else _typed(item["answer"], str),
     )
 
 

@@ -12,6 +12,7 @@ from tracing_2pc.core.log_reader import AuditEntry, LogReader
 from tracing_2pc.core.model import (
     BranchId,
     DeliveryRecord,
+    QuarantineListing,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -32,7 +33,11 @@ from tracing_2pc.inspection.actions import (
     actions_for,
     next_steps,
 )
-from tracing_2pc.inspection.diagnosis import Finding, diagnose_transaction
+from tracing_2pc.inspection.diagnosis import (
+    Finding,
+    FindingKind,
+    diagnose_transaction,
+)
 from tracing_2pc.inspection.evidence import (
     Evidence,
     TransactionEvidence,
@@ -53,10 +58,13 @@ from tracing_2pc.inspection.participants import (
     list_refused,
 )
 from tracing_2pc.inspection.survey import REFUSED, survey_outboxes
-from tracing_2pc.inspection.wording import NO_ADDRESS, format_count
+from tracing_2pc.inspection.wording import NO_ADDRESS, format_count, quote_answer
 
 RECEIPTS: Final = 200
 """Receipts that a view shows."""
+
+_QUOTED: Final = 300
+"""Characters of a partner's answer that a sentence has."""
 
 _NOTHING: Final = frozenset(
     {None, ParticipantState.UNKNOWN, ParticipantState.FORGOTTEN}
@@ -252,12 +260,30 @@ def _find_waiting(
     outboxes = survey_outboxes(answering, refused._replace(listings=listings), clock)
     return [
         dataclasses.replace(
-            finding, about=id_, why=f"at {finding.about}, {finding.why}"
+            finding,
+            about=id_,
+            why=f"at {finding.about}, {finding.why}{_quotation(finding, listings)}",
         )
         for finding in find_at_outboxes(outboxes, settings)
         if finding.kind not in OF_QUEUE
         or _may_wait(evidence, outboxes, *finding.participants)
     ]
+
+
+def _quotation(finding: Finding, listings: Mapping[str, QuarantineListing]) -> str:
+    """Return what the partner said of the first request that a finding is about.
+
+    Only here, where a person asks: it may repeat the record, so no log has it.
+    """
+    if finding.kind is not FindingKind.REFUSED_REQUESTS:
+        return ""
+    for request in listings[finding.participants[0]].requests:
+        if said := quote_answer(request, _QUOTED):
+            answered = (
+                f"it answered {request.status}" if request.status else "no answer"
+            )
+            return f"; to {request.key}, {answered}: {said}"
+    return ""
 
 
 def _may_wait(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Final
 
-from tracing_2pc.core.model import Holds
+from tracing_2pc.core.model import Holds, QuarantinedRequest
 from tracing_2pc.core.settings import seconds as read_duration
 from tracing_2pc.core.states import TransactionState, Verdict
 
@@ -116,6 +116,12 @@ def format_count(number: int, one: str, many: str | None = None) -> str:
 def join_names(names: Iterable[str]) -> str:
     """Write names as a sentence has them."""
     return " and ".join(names) or "nobody"
+
+
+def quote_answer(request: QuarantinedRequest, longest: int = 2_000) -> str:
+    """Return what its partner said, in one line; empty where it said nothing."""
+    text = " ".join((request.answer or "").split())
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def without_participant(participant: str, error: object) -> str:

@@ -40,7 +40,12 @@ from tracing_2pc.inspection.findings import export_of_token
 from tracing_2pc.inspection.participants import list_refused
 from tracing_2pc.inspection.summary import summarize
 from tracing_2pc.inspection.view import TransactionView, summarize_record
-from tracing_2pc.inspection.wording import format_count, format_time, join_names
+from tracing_2pc.inspection.wording import (
+    format_count,
+    format_time,
+    join_names,
+    quote_answer,
+)
 from tracing_2pc.operations.resolve import (
     GiveUp,
     Outcome,
@@ -494,6 +499,8 @@ def facts_of(name: str, found: QuarantinedRequest) -> Iterator[tuple[str, str]]:
     else:
         answer = f"answered {found.status}" if found.status else "no answer"
         yield "The partner", answer
+        if answer := quote_answer(found):
+            yield "It said", answer
     yield "Sent again by hand", format_count(found.again, "time")
     length = format_count(found.length, "character")
     cut = f"the beginning of {length}: " if found.length > len(found.body) else ""

@@ -27,6 +27,8 @@ class PartnerAnswer(NamedTuple):
         is_refused: the partner refuses this record for ever.
         retry_after: seconds from now in which it wants to be asked nothing.
         why: of no answer: its address, without secrets, and what happened there.
+        body: the beginning of what it said, for a person: foreign text, and no secret
+            of ours. It is kept with a request that is quarantined, and not logged.
     """
 
     code: int
@@ -34,6 +36,7 @@ class PartnerAnswer(NamedTuple):
     is_refused: bool = False
     retry_after: float = 0.0
     why: str = ""
+    body: str = ""
 
 
 class Partner(Protocol):

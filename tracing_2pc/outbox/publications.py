@@ -55,7 +55,9 @@ class PositionRow(NamedTuple):
     position: Position
     since: float
     why: str = ""
-    status: int = 0  # as of a request: it is no partner's answer
+    # As of a request: it is no partner's answer.
+    status: int = 0
+    answer: str | None = None
 
 
 class Waiting(NamedTuple):

@@ -64,6 +64,8 @@ class Quarantine:
                 sa.func.length(table.body),
                 times.scalar_subquery(),
                 *about,
+                sa.null(),  # no trouble: that is a relay's
+                table.answer,
             )
             .where(*of, sa.tuple_(at, table.key) > query.after)
             .order_by(at, table.key)
@@ -158,6 +160,7 @@ class Quarantine:
             "at": self._clock(),
             "status": row.status,
             "since": row.since,
+            "answer": row.answer,
             "body": body,
             "not_taken": False,
         }

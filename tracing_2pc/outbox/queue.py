@@ -25,7 +25,8 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
-from tracing_2pc.participant.journal.schema import TAG, Tables
+from tracing_2pc.participant.journal.schema import ADDED, TAG, Tables
+from tracing_2pc.store.engines.database import storable
 from tracing_2pc.tracing.propagation import span_of, storable_context
 
 _LOCK: Final = "/sender"
@@ -33,6 +34,9 @@ _LOCK: Final = "/sender"
 
 MOST_REFUSALS: Final = 10
 """Requests of an application that are quarantined in a row at most."""
+
+LONGEST_ANSWER: Final = 2_000
+"""Characters of a partner's answer that are kept."""
 
 _SLICE: Final = 20
 
@@ -126,6 +130,7 @@ class Queue:
             sa.Column("body", sa.Text, nullable=False),
             sa.Column("status", sa.Integer, nullable=False),
             sa.Column("since", sa.Float(53), nullable=False),
+            sa.Column("answer", sa.Text, info={ADDED: True}),
         )
         self.refusals = tables.add(
             "refusals",
@@ -153,6 +158,7 @@ class Queue:
             sa.Column("body", sa.Text),
             # Of one that was to be sent again: it left the queue in another way.
             sa.Column("not_taken", sa.Boolean, nullable=False),
+            sa.Column("answer", sa.Text, info={ADDED: True}),
             sqlite_autoincrement=True,  # rows may be deleted: no tag comes twice
         )
         sa.Index(f"{tables.name}_tpc_by_hand_key", key)
@@ -292,16 +298,21 @@ class Queue:
         with self._database.decide(_LOCK) as connection:
             connection.execute(self.refusals.delete())
 
-    def move_to_quarantine(self, request: Request, status: int) -> bool:
-        """Quarantine a request, durably, for a person.
+    def move_to_quarantine(
+        self, request: Request, status: int, answer: str = ""
+    ) -> bool:
+        """Quarantine a request, durably, for a person, with the partner's answer.
+
+        Of a long answer the beginning is kept.
 
         False if a sender that took over has had an answer to it: that one counts.
         """
         insert = self.quarantine.insert().values(key=request.key, body=request.body)
         with self._database.decide(_LOCK) as connection:
             if was_waiting := self._drop(connection, request):
-                quarantined = insert.values(status=status, since=self._clock())
-                connection.execute(quarantined)
+                said = storable(connection, answer[:LONGEST_ANSWER])[:LONGEST_ANSWER]
+                quarantined = {"status": status, "since": self._clock()}
+                connection.execute(insert.values(**quarantined, answer=said or None))
                 self._note_not_taken(connection, request.key)
         return was_waiting
 

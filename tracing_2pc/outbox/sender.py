@@ -264,7 +264,8 @@ class Sender(Turns):
             self._quarantine(request, answer, "fails alone, passed over")
 
     def _quarantine(self, request: Request, answer: PartnerAnswer, why: str) -> None:
-        if self._queue.move_to_quarantine(request, answer.code):
+        said = answer.body if answer.code else answer.why
+        if self._queue.move_to_quarantine(request, answer.code, said):
             logger.error(
                 "outbox: request quarantined: request=%s status=%d: %s",
                 request.key,

@@ -9,11 +9,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.schema import SchemaItem
+from sqlalchemy.schema import CreateColumn, SchemaItem
 
 from tracing_2pc.core.errors import ConfigurationError
 
 VERSION: Final = 1
+ADDED: Final = "added"
+"""In `info` of a column, NULL by default, that tables of an older release lack."""
+
 TAG: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 """The number that a branch's rows carry."""
 
@@ -95,12 +98,13 @@ class Tables:
         return sa.Table(f"{self.name}_tpc_{suffix}", self.metadata, *items, **options)
 
     def create(self, connection: Connection) -> None:
-        """Make the tables that are missing. The caller excludes other creators.
+        """Make what is missing. The caller excludes other creators.
 
         Raises:
             ConfigurationError: a newer release made them, or another kind of resource.
         """
         self.metadata.create_all(connection)
+        self._add_columns(connection)
         row = connection.execute(sa.select(self.schema)).one_or_none()
         if row is None:
             made = {"version": VERSION, "journal": uuid.uuid4().hex, "kind": self.kind}
@@ -116,6 +120,22 @@ class Tables:
                 f"{row.kind}: choose another name for this {self.kind}"
             )
         self.raise_next_tag(connection, [self.branch.c.tag])
+
+    def _add_columns(self, connection: Connection) -> None:
+        """Add the columns that `ADDED` marks, where an older release made the tables.
+
+        It may be at work beside us, and goes on: it leaves them NULL.
+        """
+        for table in self.metadata.sorted_tables:
+            if not (added := [c for c in table.columns if ADDED in c.info]):
+                continue
+            there = {c["name"] for c in sa.inspect(connection).get_columns(table.name)}
+            quoted = connection.dialect.identifier_preparer.quote(table.name)
+            for column in added:
+                if column.name not in there:
+                    defined = CreateColumn(column).compile(dialect=connection.dialect)
+                    alter = f"ALTER TABLE {quoted} ADD COLUMN {defined}"
+                    connection.exec_driver_sql(alter)
 
     def raise_next_tag(
         self, connection: Connection, columns: Iterable[sa.ColumnElement[int]]

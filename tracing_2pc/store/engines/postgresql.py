@@ -171,7 +171,9 @@ def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
         )
     lacking = _LACKING.search(why)
     if lacking is None:
-        return f"{why}, as role {role}"
+        is_owners = statement.startswith("ALTER TABLE")
+        run = f". As its owner run: {statement}" if is_owners else ""
+        return f"{why}, as role {role}{run}"
     right = _RIGHTS.get(lacking[1], _RIGHTS["table"])
     return f"{why}. Run: GRANT {right} {quote(lacking[2])} TO {role}"
 
