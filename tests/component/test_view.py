@@ -109,6 +109,21 @@ def test_a_commit_that_hangs_says_who_holds_the_application_back(at, tries):
     assert show.code_of(found) == 1
 
 
+def test_an_aborted_batch_waits_for_its_query(at):
+    """Until another attempt is on record, that is what comes next, on each face."""
+    made = at.aborted()
+    found = view(at)
+    batch, attempt = made.batch, made.attempt + 1
+    again, forgotten = (step.what for step in found.next)
+    assert again.endswith(f"writes batch {batch} again, as attempt {attempt}")
+    shown = "\n".join(explain.lines(found, {}))
+    assert f"Batch {batch} waits for its" in shown
+    at.begin(batch)
+    found = view(at)
+    assert [step.what for step in found.next] == [forgotten]
+    assert f"Batch {batch} waits for its" not in "\n".join(explain.lines(found, {}))
+
+
 def test_quarantined_says_what_each_way_out_costs(at):
     """The safe way first; closing it as it is keeps and loses something."""
     at.committing()

@@ -15,6 +15,7 @@ from tracing_2pc.inspection.diagnosis import FindingKind
 from tracing_2pc.inspection.summary import (
     describe_delivery,
     describe_near,
+    describe_no_action,
     describe_report,
     summarize,
 )
@@ -123,7 +124,7 @@ def _next(view: TransactionView) -> Iterator[str]:
 def _actions(view: TransactionView) -> Iterator[str]:
     cures = [finding.cure for finding in view.wrong if finding.is_at_outbox]
     if not view.actions and not cures:
-        yield "  Nothing, and nothing is needed."
+        yield from prose(describe_no_action(view), "  ")
     for cure in cures:
         yield from prose(f"{cure}.", "    ", "  - ")
     if view.unread:

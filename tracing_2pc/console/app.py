@@ -26,7 +26,11 @@ from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.links import places_of
 from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.inspection import wording
-from tracing_2pc.inspection.summary import describe_abort, summarize
+from tracing_2pc.inspection.summary import (
+    describe_abort,
+    describe_no_action,
+    summarize,
+)
 
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; "
@@ -156,6 +160,7 @@ _FILTERS: Final[tuple[Callable[..., object], ...]] = (
     with_code,
     describe_place,
     describe_abort,
+    describe_no_action,
     summarize,
     wording.without_participant,
     wording.format_time,

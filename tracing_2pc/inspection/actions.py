@@ -53,13 +53,18 @@ class Action:
 
 
 class ActionContext(NamedTuple):
-    """What actions are chosen by. `may_be_begun`: the log can still write a record."""
+    """What actions are chosen by.
+
+    `may_be_begun`: the log can still write a record. `is_replayed`: it was aborted, and
+    no later attempt at its batch is on record.
+    """
 
     evidence: TransactionEvidence
     reports: Sequence[ParticipantReport]
     findings: Sequence[Finding]
     settings: Settings
     may_be_begun: bool
+    is_replayed: bool
 
     @property
     def in_doubt(self) -> list[ParticipantReport]:
@@ -89,9 +94,19 @@ def next_steps(context: ActionContext) -> tuple[NextStep, ...]:
     if context.evidence.passed and record.finished is not None:
         return (NextStep("nothing: its stream begins no batch until it goes back"),)
     if record.finished is not None:
-        what = "it is forgotten, once Spark has begun a later batch"
-        return (NextStep(what, record.finished + context.settings.keep_finished),)
+        return tuple(_after_the_end(context, record, record.finished))
     return tuple(_retries(context, record))
+
+
+def _after_the_end(
+    context: ActionContext, record: TransactionRecord, finished: float
+) -> Iterator[NextStep]:
+    if context.is_replayed:
+        batch, attempt = record.id.batch, record.id.attempt + 1
+        again = f"writes batch {batch} again, as attempt {attempt}"
+        yield NextStep(f"the next start of the query {again}")
+    what = "it is forgotten, once Spark has begun a later batch"
+    yield NextStep(what, finished + context.settings.keep_finished)
 
 
 def _until_decided(record: TransactionRecord) -> Iterator[NextStep]:

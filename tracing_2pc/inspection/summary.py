@@ -62,6 +62,16 @@ def describe_near(view: TransactionView) -> str:
     return "; ".join(attempts)
 
 
+def describe_no_action(view: TransactionView) -> str:
+    """Return why there is nothing to do about a transaction itself."""
+    if not view.is_replayed:
+        return "Nothing: it needs nobody."
+    return (
+        f"Nothing about this attempt. Batch {view.transaction.batch} waits for its "
+        "query: if that has ended, mend why the attempt was aborted, and start it."
+    )
+
+
 def _ending(view: TransactionView) -> str:
     untold = [d.participant for d in view.deliveries if d.untold is not None]
     if untold:

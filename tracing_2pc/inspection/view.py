@@ -86,6 +86,14 @@ class Attempt(NamedTuple):
     state: TransactionState
 
 
+def is_to_be_replayed(
+    state: TransactionState | None, id_: TransactionId, near: Iterable[Attempt]
+) -> bool:
+    """Whether it was aborted, and no later attempt at its batch is on record."""
+    is_last = all(other.transaction < id_ for other in near)
+    return state is TransactionState.ABORTED and is_last
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionView:
     """One transaction at one time. Times are Unix seconds by our clock.
@@ -165,6 +173,11 @@ class TransactionView:
         states = {report.state for report in self.participants}
         nowhere = states <= {ParticipantState.UNKNOWN}
         return self.state is None and not self.forgotten and nowhere
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether it was aborted, and its batch is still to be written again."""
+        return is_to_be_replayed(self.state, self.transaction, self.near)
 
     @property
     def unsure(self) -> bool:
@@ -309,7 +322,9 @@ def _view_of(
     findings, left_alone = diagnose_transaction(evidence, settings)
     unread = (not_read(r.participant, r.error) for r in reports if r.error)
     begin = record is None and may_be_begun(log, transaction)
-    context = ActionContext(evidence, reports, findings, settings, begin)
+    near = tuple(_near(log, record)) if record else ()
+    replayed = record is not None and is_to_be_replayed(record.state, transaction, near)
+    context = ActionContext(evidence, reports, findings, settings, begin, replayed)
     audit = tuple(log.audit(transaction))
     receipts = record.receipts if record else ()
     deliveries = evidence.deliveries
@@ -326,7 +341,7 @@ def _view_of(
         reason=log.reason(transaction),
         cause=record.cause if record else None,
         detail=record.detail if record else None,
-        near=tuple(_near(log, record)) if record else (),
+        near=near,
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],
         receipts_of=len(receipts),
