@@ -32,7 +32,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 endef
 
 .PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos chaos-events rules model counts bench jaeger \
-	test-jaeger pictures oap kafka activemq test-brokers stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
+	test-jaeger console-pictures pictures oap kafka activemq test-brokers stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
 setup: | java .venv/ready
@@ -140,7 +140,10 @@ test-jaeger: setup jaeger activemq  ## what a real Jaeger is told, through its o
 	$(JAVA) TPC_JAEGER="$(CURDIR)/$(JAEGER)" TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" \
 		$(BIN)/pytest tests/backends tests/brokers/test_pipeline.py $(ARGS)
 
-pictures: setup jaeger  ## docs/pictures, anew: tools/jaeger/README.md says where JAEGER_PAGE is from
+console-pictures: setup  ## docs/pictures/console-*.png, anew
+	TPC_PICTURES=docs/pictures $(BIN)/pytest tests/console/test_pictures.py $(ARGS)
+
+pictures: console-pictures jaeger  ## and those of traces: tools/jaeger/README.md says where JAEGER_PAGE is from
 	TPC_JAEGER="$(CURDIR)/$(JAEGER)" PYTHONPATH=tests:. $(BIN)/python -m backends.pictures
 
 oap: $(OAP)/ready  ## a SkyWalking collector: its jars, loaded once

@@ -54,7 +54,7 @@ def test_it_lists_what_waits_for_a_person(operator, mailer):
     columns = "REQUEST PARTICIPANT STATUS AGE AGAIN ANSWER BODY"
     assert head.split() == columns.split()
     assert first.split()[:3] == [KEY, "mailer", "422"]
-    assert 'no such card: "a"  {"text"' in first
+    assert '{"error": "no such card"}  {"text"' in first
     assert "\x1b" not in out
     assert second.endswith("…")
     assert (code, counts) == (1, "2 refused requests")

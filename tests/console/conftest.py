@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from flask import Flask
-from support.branches import ONE
 from support.console import EVIL, OPERATOR, VIEWER, Visitor, console_of, mailer_of
 from support.participant import World
 from support.watch import NAMES, Site, site
 
 from tracing_2pc.console import state
-from tracing_2pc.core.model import TransactionId
 
 
 @pytest.fixture
@@ -25,10 +23,10 @@ def at(tmp_path, monkeypatch) -> Iterator[Site]:
         done = made.committing(7)
         made.time.advance(2)
         for name in NAMES:
-            commit(made, str(done), name)
+            made.commit(done, name)
         made.log.finish(done)
         stuck = made.committing(8)
-        commit(made, str(stuck), "ledger")
+        made.commit(stuck, "ledger")
         made.log.postpone(stuck, "notifier", "nothing listens", made.time.now() + 5)
         sold = made.begin(3, application="sales").id
         made.prepare(sold)
@@ -38,11 +36,6 @@ def at(tmp_path, monkeypatch) -> Iterator[Site]:
         made.time.advance(400)
         made.down("notifier")
         yield made
-
-
-def commit(at: Site, id_: str, name: str) -> None:
-    assert at.worlds[name].commit(id_, ONE).status_code == 200
-    at.log.acknowledge(TransactionId.parse(id_), name)
 
 
 @pytest.fixture

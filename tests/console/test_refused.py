@@ -67,7 +67,7 @@ def test_a_viewer_sees_what_was_refused_and_has_no_form(viewer, mailer):
     assert SECOND in text
     assert "/confirm" not in page
     page = viewer.get(PAGE)
-    assert "no such card: &#34;a&#34;" in page
+    assert "{&#34;error&#34;: &#34;no such card&#34;}" in page
     assert TEXTS["for operators"] in page
     assert "/confirm" not in page
     for step in ("confirm", "resolve"):

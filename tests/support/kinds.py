@@ -17,7 +17,7 @@ from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
 
-SAID = 'no such card:\n  "a"'
+SAID = '{"error":\n  "no such card"}'
 """What a partner answers with its 422."""
 
 

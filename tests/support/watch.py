@@ -165,6 +165,11 @@ class Site:
         self.decide(record.id)
         return record.id
 
+    def commit(self, id_: TransactionId, name: str) -> None:
+        """Let a participant commit it, and have that on record."""
+        assert self.worlds[name].commit(str(id_), ONE).status_code == 200
+        self.log.acknowledge(id_, name)
+
     def committed(self, batch: int, name: str) -> TransactionId:
         """Have on record that one participant has committed it, and that was all."""
         record = self.log.begin(

@@ -122,7 +122,7 @@ def test_an_outage_is_drawn_as_one():
     late = said("notifier", branch(0, 4))
     open_ = drawn(view(late, decided=5, at=780, deliveries=told))
     assert open_.cut is not None
-    assert open_.cut.label == TEXTS["then tries in vain"]
+    assert open_.cut.label + open_.quiet == TEXTS["then tries in vain"]
     assert lanes(open_, "notifier")[-1].label.endswith(TEXTS["tries in vain"])
 
 
@@ -141,7 +141,7 @@ def test_what_happened_has_room_although_nothing_has_since():
     """Ten seconds of work and an hour of waiting: the order stays, the hour is cut."""
     found = drawn(view(said("ledger", branch(0, 5)), decided=10, at=3600))
     assert found.cut is not None
-    assert TEXTS["nothing for an hour"] in found.cut.label
+    assert TEXTS["nothing for an hour"] in found.cut.label + found.quiet
     (deciding,), (closing,) = (one.segments for one in lanes(found, "decision log"))
     assert deciding.width == found.cut.x == closing.x
     assert closing.x + closing.width == 100

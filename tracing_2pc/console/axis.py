@@ -51,11 +51,11 @@ class Axis(NamedTuple):
         linear = ticks(max(self.bend - self.start, 0.001))
         return tuple(Tick(round(t.x / 100 * self.share, 3), t.label) for t in linear)
 
-    def cut(self, what: str) -> Tick | None:
-        """Return the bend, with how long `what` lasts from there; None without one."""
+    def cut(self) -> Tick | None:
+        """Return the bend, with how long it is from there on; None without one."""
         if self.share == 100:
             return None
-        return Tick(self.share, f"then {format_duration(self.end - self.bend)}{what}")
+        return Tick(self.share, f"then {format_duration(self.end - self.bend)}")
 
 
 def compressed_axis(start: float, last: float, now: float | None) -> Axis:

@@ -86,13 +86,15 @@ class Mark(NamedTuple):
 class Waterfall(NamedTuple):
     """A drawing of `height` pixels that begins at `start` and lasts `span` seconds.
 
-    Where nothing has happened for long, the axis is compressed from `cut` on.
+    Where nothing has happened for long, the axis is compressed from `cut` on; `quiet`
+    ends its label, where there is room.
     """
 
     start: float
     span: float
     height: int
     cut: Tick | None
+    quiet: str
     ticks: tuple[Tick, ...]
     marks: tuple[Mark, ...]
     groups: tuple[Group, ...]
@@ -124,7 +126,8 @@ def waterfall(view: TransactionView) -> Waterfall | None:
         axis.start,
         axis.end - axis.start,
         y + 8,
-        axis.cut(_in_vain(tries) or " of nothing"),
+        axis.cut(),
+        _in_vain(tries) or " of nothing",
         axis.ticks(),
         tuple(_marks(view, axis)),
         tuple(groups),
