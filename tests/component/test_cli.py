@@ -84,6 +84,17 @@ def test_init_writes_what_is_missing_and_nothing_else(folder, capsys):
     assert gate.admit(job, None).role is Role.JOB
 
 
+def test_init_writes_the_addresses_that_it_is_given(folder, capsys):
+    """What was asked for is in force; a URL that is none is refused, without a file."""
+    assert main(["init", "--participants", "ledger=ftp://127.0.0.1"]) == 2
+    assert "participants" in capsys.readouterr().err
+    assert not (folder / "tpc.toml").exists()
+    at = {"ledger": "http://127.0.0.1:8081", "mail": "http://127.0.0.1:8082"}
+    given = ",".join(f"{name}={url}" for name, url in at.items())
+    assert main(["init", "--participants", given]) == 0
+    assert dict(Settings.load(environ={}).participants) == at
+
+
 def test_init_on_a_full_disk_leaves_nothing_that_the_next_one_would_keep(
     folder, monkeypatch, capsys
 ):

@@ -26,6 +26,7 @@ from support.branches import records
 from support.kinds import KINDS, POSTGRESQL_ONLY, sqlite_url
 from support.participant import World, select
 from support.served import served
+from support.texts import texts
 from support.waiting import PATIENT, until
 from werkzeug.serving import make_server
 
@@ -385,6 +386,19 @@ def test_a_prepare_that_is_given_up_aborts(open_job, fault, monkeypatch):
     assert job.apply(0) is True
     job.nothing_is_open()
     job.holds(1)
+
+
+def test_a_participant_that_does_not_vote_is_named_before_it_is_waited_for(
+    open_job, caplog
+):
+    """Once, however often it is asked: who starts a job sees what it waits for."""
+    job = open_job()
+    job.plan("prepare", Fault.UNAVAILABLE)
+    assert job.apply(0) is True
+    (line,) = [r.getMessage() for r in caplog.records if r.name == sink_module.__name__]
+    said = texts("contract")["asks again"].format(seconds=PATIENT)
+    assert line.startswith(said)
+    assert job.proxy.url in line
 
 
 def test_a_prepare_after_the_seal_is_refused(open_job, monkeypatch):

@@ -403,7 +403,7 @@ def test_a_job_that_works_says_so(world, caplog):
     with caplog.at_level("INFO", name):
         world.run(world.callback())
     lines = [r.getMessage() for r in caplog.records if r.name == name]
-    assert lines[0].startswith("two-phase commit: application=test participants=a,b")
+    assert lines[0].startswith("ready: application=test participants=a,b")
     assert [line.partition(" seconds=")[0] for line in lines[1:]] == [
         f"committed: application=test batch={n} rows={ROWS}" for n in (0, 1)
     ]

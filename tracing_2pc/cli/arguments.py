@@ -52,7 +52,11 @@ EXAMPLES: Final = {
     "adopt": ("adopt --application orders --checkpoint /data/checkpoints/orders",),
     "launch": ("launch job.yaml --dry-run", "launch job.yaml --again"),
     "await-launch": ("await-launch totals-1f0c93ab.4.1",),
-    "init": ("init", "init --application orders --from-batch 42"),
+    "init": (
+        "init",
+        "init --participants ledger=http://127.0.0.1:8081",
+        "init --application orders --from-batch 42",
+    ),
 }
 """What a person may type, by command."""
 
@@ -290,6 +294,8 @@ def _add_keeping(add: Add) -> None:
     init = add("init", "write settings and tokens, make the log's tables")
     init.add_argument("--application", help="a query that already ran without us")
     init.add_argument("--from-batch", type=int, help="its next batch id")
+    about = "addresses for the settings file, as in ledger=http://127.0.0.1:8081,…"
+    init.add_argument("--participants", metavar="NAME=URL,…", help=about)
     init.add_argument("--tokens-file", default="tokens", help="default: tokens")
 
 

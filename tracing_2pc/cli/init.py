@@ -21,7 +21,11 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigurationError("--application and --from-batch go together")
     if application is None:
         config = Path(options.config or "tpc.toml")
-        given = Settings.load(config if config.exists() else None, log=options.log)
+        given = Settings.load(
+            config if config.exists() else None,
+            log=options.log,
+            participants=options.participants,
+        )
         for line in init(config, given, Path(options.tokens_file)):
             print_item(options, {"done": line}, line)
         return DONE

@@ -15,6 +15,11 @@ from tracing_2pc.store import open_log
 DEFAULT_LOG: Final = "sqlite:///state/decisions.db"
 ROLES: Final = ("job", "operator", "viewer")
 
+_EXAMPLE: Final = {
+    "ledger": "http://127.0.0.1:8081",
+    "notifier": "http://127.0.0.1:8082",
+}
+
 _TEMPLATE: Final = """\
 # Settings of tracing_2pc. TPC_<NAME> in the environment wins over this file,
 # arguments and options win over both.
@@ -24,7 +29,7 @@ _TEMPLATE: Final = """\
 log = "{log}"
 
 # The only source of participants' addresses, by name.
-# participants = {{ledger = "http://127.0.0.1:8081", notifier = "http://127.0.0.1:8082"}}
+{participants}
 
 # The tokens that participants accept, one `role token [application]` a line.
 tokens_file = "{tokens}"
@@ -57,12 +62,21 @@ def init(config: Path, settings: Settings, tokens: Path) -> Iterator[str]:
     """
     log = settings.log or DEFAULT_LOG
     open_log(log).close()  # first: a URL that it refuses must not get into a file
-    yield _write(config, _TEMPLATE.format(log=log, tokens=tokens), 0o644)
+    values = {"log": log, "tokens": tokens, "participants": _line_of(settings)}
+    yield _write(config, _TEMPLATE.format(**values), 0o644)
     lines = [f"{role} {secrets.token_urlsafe(32)}" for role in ROLES]
     comment = "# role token [application]; two lines of one role while you rotate\n"
     yield _write(tokens, comment + "\n".join(lines) + "\n", 0o600)
     yield f"schema is ready in {'the log' if log.startswith('env:') else log}"
     yield f"the job's token: export TPC_TOKEN=$(sed -n 's/^job //p' {tokens})"
+
+
+def _line_of(settings: Settings) -> str:
+    """Return the line of the addresses: a comment where none are known."""
+    known = settings.participants or _EXAMPLE
+    urls = ", ".join(f'{name} = "{url}"' for name, url in known.items())
+    comment = "" if settings.participants else "# "
+    return f"{comment}participants = {{{urls}}}"
 
 
 def _write(path: Path, text: str, mode: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -37,6 +38,8 @@ from tracing_2pc.tracing.spans import span
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 PREPARE_SECONDS = 60.0
 """Seconds for which a prepare is sent again: a service that is restarted, or its
@@ -280,6 +283,10 @@ def _prepare(participant: RemoteParticipant, handle: _Handle) -> Vote:
         except ParticipantUnavailableError as error:
             if error.refusal is not Refusal.IN_PROGRESS and time.monotonic() > until:
                 raise
+            if silence is None and error.refusal is not Refusal.IN_PROGRESS:
+                text = "no vote yet, asking again for %.0f s: transaction=%s: %s"
+                about = context.transaction_id
+                logger.warning(text, PREPARE_SECONDS, about, error)
             silence = error
     assert silence is not None  # noqa: S101 - only a second try is not made
     raise silence

@@ -130,7 +130,7 @@ def two_phase_commit(
     log_here = None if remote else open_log(chosen.log or "")
     callback = ForeachBatch(job, dict(routes or {}), log_here)
     logger.info(
-        "two-phase commit: application=%s participants=%s log=%s",
+        "ready: application=%s participants=%s log=%s",
         *(application, ",".join(participants_of(job.sink)), chosen.log),
     )
     return callback
