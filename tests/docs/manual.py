@@ -17,6 +17,7 @@ PAGES: Final = [
     README,
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     *sorted(
         ROOT / folder / "README.md"

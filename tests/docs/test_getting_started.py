@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from manual import README, ROOT, block, blocks, page
 from support.programs import ran
 from support.spark import serving
 from support.tracing import span_tree
-from support.waiting import AT_LAST, until
+from support.waiting import until
 
 from participants.processes import answers, free_ports
 
@@ -26,15 +26,28 @@ PAGE = page("getting-started")
 
 
 class Reader:
-    """Follows the page in an empty folder, on ports of its own."""
+    """Types the commands of a page into one shell, in an empty folder.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    On ports of its own; jobs are numbered as in a shell that a person types into.
+    """
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.folder, self.text = folder, text
         self.ports = dict(zip(("8081", "8082", "8083"), free_ports(3), strict=True))
         for name in ("ledger", "notifier", "job"):
-            text = self.with_ports(block(PAGE, "python", f"# {name}.py:"))
-            (folder / f"{name}.py").write_text(text, encoding="utf-8")
-        self.shell: subprocess.Popen[bytes] | None = None
+            code = self.with_ports(block(text, "python", f"# {name}.py:"))
+            (folder / f"{name}.py").write_text(code, encoding="utf-8")
+        self._printed = folder / "printed"
+        with self._printed.open("wb") as output:
+            self.shell = subprocess.Popen(
+                ["bash", "--norc"],
+                cwd=folder,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+            )
+        self.types("set -m\n")
 
     def with_ports(self, text: str) -> str:
         for shown, port in self.ports.items():
@@ -45,47 +58,63 @@ class Reader:
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK")}
-        return {**kept, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+        spans = {"TPC_SPANS": str(self.folder / "spans")}
+        return {**kept, **spans, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
 
-    def follow(self) -> None:
-        """Run the three steps, in one shell; the last one goes on."""
-        ready = [f"http://127.0.0.1:{p}/health/ready" for p in self.ports.values()]
-        script = [block(PAGE, "sh", w) for w in ("tracing-2pc init\n", "gunicorn")]
-        script += [
-            f"until curl -sf {url} >/dev/null; do sleep 0.2; done" for url in ready
-        ]
-        script += [block(PAGE, "sh", "mkdir -p in")]
-        (self.folder / "steps.sh").write_text(self.with_ports("\n".join(script)))
-        with (self.folder / "output").open("wb") as output:
-            self.shell = subprocess.Popen(
-                ["bash", "-e", "steps.sh"],
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+    def types(self, command: str) -> None:
+        assert self.shell.stdin is not None
+        self.shell.stdin.write(self.with_ports(command).encode())
+        self.shell.stdin.flush()
 
-    def output(self) -> str:
-        """Return the end of what was said, for whom it does not work for."""
-        return (self.folder / "output").read_text(errors="replace")[-3000:]
+    def follows(self, containing: str) -> None:
+        """Type the block of the page that contains this."""
+        self.types(block(self.text, "sh", containing))
 
-    def look(self) -> str:
-        """Run the command that shows the rows."""
-        script = self.with_ports(block(PAGE, "sh", "SELECT * FROM orders"))
+    def printed(self) -> str:
+        return self._printed.read_text(errors="replace")
+
+    def sees(self, *patterns: str) -> None:
+        """Wait until lines like these are printed, one after another."""
+        wanted = re.compile(".*?".join(patterns), re.M | re.S)
+        until(self.printed, wanted.search, tell=lambda said: said[-4000:])
+
+    def sees_block(self, containing: str) -> None:
+        """Wait until what a block of the page shows is printed, but for its numbers."""
+        shown = self.with_ports(block(self.text, "", containing))
+        self.sees(*(_like(line) for line in shown.splitlines() if line.strip() != "…"))
+
+    def looks(self) -> str:
+        """Run the commands that show the rows."""
+        script = self.with_ports(block(self.text, "sh", "SELECT * FROM orders"))
         how = {"cwd": self.folder, "env": self.environment}
         return ran(["bash", "-c", script], **how).stdout
 
+    def is_ready(self, port: str) -> bool:
+        return answers(f"http://127.0.0.1:{self.ports[port]}/health/ready")
+
     def stop(self) -> None:
-        if self.shell is not None:
-            os.killpg(self.shell.pid, signal.SIGKILL)
-            self.shell.wait(AT_LAST)
+        for process in psutil.Process(self.shell.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.shell.kill()
+        self.shell.communicate()
 
 
-@pytest.fixture
-def reader(tmp_path) -> Iterator[Reader]:
-    reader = Reader(tmp_path)
+def _like(line: str) -> str:
+    """Return the pattern of a printed line: any numbers, times and spaces; … is any."""
+    words = re.sub(r"[\d.]+ m?s\b", "{time}", " ".join(line.split()))
+    pattern = re.escape(re.sub(r"\b[0-9a-f]{32}\b", "{id}", words))
+    pattern = re.sub(
+        r"(?<!u)[0-9]+", r"\\d+", pattern.replace(r"\{time\}", r"[\d.]+ m?s")
+    )
+    pattern = pattern.replace(r"\{id\}", "[0-9a-f]{32}").replace(r"\ ", " +")
+    return "^ *" + re.sub("(?: [+])?…", r"[^\\n]*", pattern)
+
+
+@pytest.fixture(params=["README", "getting-started"])
+def reader(request, tmp_path) -> Iterator[Reader]:
+    text = README.read_text("utf-8") if request.param == "README" else PAGE
+    reader = Reader(tmp_path, text)
     yield reader
     reader.stop()
 
@@ -93,19 +122,44 @@ def reader(tmp_path) -> Iterator[Reader]:
 @pytest.mark.nightly
 @pytest.mark.spark
 def test_the_first_job_from_an_empty_folder(reader):
-    """Three files and the commands beside them: the order is in both services, and in
-    a file."""
-    reader.follow()
-    seen = until(reader.look, shown_everywhere, tell=lambda _: reader.output())
-    partner = f"http://127.0.0.1:{reader.ports['8083']}"
-    assert answers(f"{partner}/health/ready")
-    assert Counter(re.findall(r'"amount":\s*9.5', seen)).total() == 1
+    """Three files and the commands beside them: each order is in both services and in a
+    file, once, although the ledger is killed; and what the page shows is printed."""
+    readme = reader.text != PAGE
+    reader.follows("tracing-2pc init")
+    reader.follows("gunicorn notifier")
+    until(lambda: all(map(reader.is_ready, reader.ports)), tell=lambda _: "")
+    reader.follows("mkdir -p in")
+    reader.sees(r"ready: ", r"committed: .*batch=0 ")
+    until(reader.looks, shown_everywhere(1), tell=lambda _: reader.printed())
+    reader.follows("kill -9 %2")
+    reader.sees(r"no vote yet")
+    assert "7.5" not in reader.looks()
+    (again,) = [b for b in blocks(reader.text, "sh") if b.startswith("gunicorn")]
+    reader.types(again)
+    reader.sees(r"committed: .*batch=1 ")
+    until(reader.looks, shown_everywhere(2), tell=lambda _: reader.printed())
+    reader.follows("tracing-2pc trace orders.1")
+    reader.sees(r"tpc\.finish")
+    if readme:
+        for shown in ("ready:", "no vote yet", "batch=1", "tpc.transaction"):
+            reader.sees_block(shown)
+    reader.types("jobs\n")
+    reader.sees(r"^\[4\].*python job\.py")
 
 
-def shown_everywhere(seen: str) -> bool:
+def shown_everywhere(orders: int) -> Callable[[str], bool]:
     """By the ledger, the partner and pandas."""
-    in_a_file = re.search(r"^0 +1 +9\.5$", seen, re.M) is not None
-    return "(1, 9.5)" in seen and '"amount"' in seen and in_a_file
+    amounts = {1: "9.5", 2: "7.5"}
+
+    def shown(seen: str) -> bool:
+        return all(
+            f"({n}, {amounts[n]})" in seen
+            and len(re.findall(rf'"amount":\s*{amounts[n]}', seen)) == 1
+            and re.search(rf"^\d+ +{n} +{amounts[n]}$", seen, re.M) is not None
+            for n in range(1, orders + 1)
+        )
+
+    return shown
 
 
 def test_the_readme_shows_the_same_example():
@@ -113,7 +167,7 @@ def test_the_readme_shows_the_same_example():
     readme = README.read_text(encoding="utf-8")
     assert readme.count("\n") < 250
     for language in ("python", "sh"):
-        shown = [b for b in blocks(readme, language) if "git clone" not in b]
+        shown = blocks(readme, language)
         assert len(shown) >= 3
         assert set(shown) <= set(blocks(PAGE, language))
 
@@ -159,11 +213,9 @@ def test_each_port_is_for_one_thing():
     stack = dict(re.findall(r"^(\w+)_PORT=(\d+)", env, re.MULTILINE))
     taken = [LISTEN.rpartition(":")[2], *stack.values()]
     assert len(set(taken)) == len(taken)
-    readme, guide = (" ".join(p.split()) for p in (README.read_text("utf-8"), PAGE))
     examples = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     (own,) = re.findall(r'URL = "http://127.0.0.1:(\d+)"  # your partner', page("sink"))
     assert own not in taken
     console = f"http://127.0.0.1:{stack['CONSOLE']}/"
-    assert console in readme
-    assert console in guide
+    assert console in " ".join(PAGE.split())
     assert set(re.findall(r"127\.0\.0\.1:(80\d\d)", examples)) == {own}
