@@ -41,6 +41,14 @@ setup: | java .venv/ready
 java:  # first, and at once: without it nothing else is of use
 	@tools/java-home >/dev/null
 
+# What the demo needs is half of what developing does: where .venv/ready is, it is there, too.
+.venv/demo-ready: requirements.txt pyproject.toml
+	@if [ .venv/ready -nt requirements.txt ] && [ .venv/ready -nt pyproject.toml ]; then touch $@; else \
+		echo "loading what the demo needs into .venv: 900 MB there, most of it Spark" >&2 \
+		&& $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.11 demo")' \
+		&& $(PYTHON) -m venv .venv && $(BIN)/pip install --quiet --disable-pip-version-check uv \
+		&& VIRTUAL_ENV=.venv $(BIN)/uv pip install -c requirements.txt -e ".[demo]" && touch $@; fi
+
 .venv/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "Python 3.10 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
@@ -57,7 +65,7 @@ tools: setup auto-instrumented  ## programs that tests run: strace, Prometheus, 
 	@tools/registry
 	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m support.spark_defaults
 
-demo: setup  ## stream a month of flights into two services, with kills, and judge it
+demo: | java .venv/demo-ready  ## stream a month of flights into two services, with kills, and judge it
 	@$(JAVA) $(BIN)/tracing-2pc demo $(ARGS)
 
 test: lint tools  ## each real thing at least once: some minutes

@@ -1,14 +1,15 @@
 """`tracing-2pc demo`: real data through two services, with kills inside transactions.
 
 Starts a partner, a ledger and a notifier, streams NYC flights of January 2013 into the
-ledger and the notifier, one day a batch, and kills first the driver between two commits
-and then a participant before its commit. Each is started again; the participant when
-a watcher has said that its transaction is stuck, and on a terminal when somebody has
-looked at it in the console. At the end an oracle that shares no code with the job
-compares what is there with the source.
+ledger and the notifier, one day a batch. Two things go wrong. The driver and the
+notifier lose their power when the ledger has committed a day and the notifier has not:
+a flight is at one of them and not at the other. Later the ledger is killed before a
+commit. Each is started again; the ledger when a watcher has said that its transaction
+is stuck, and on a terminal when somebody has looked at it in the console. At the end an
+oracle that shares no code with the job compares what is there with the source.
 
 With `--kafka` the flights come from a topic, and the notifier publishes to one. It is
-killed too, in the middle of a publication.
+killed once more, in the middle of a publication.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 import signal
 import sys
@@ -30,10 +32,10 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.operations.init import init
 from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.testing import read_trace_file
 
 from . import flights
-from .demo_report import Kill, Summary, count_states, crashed_trace, observe_kill
+from .demo_report import Kill, Summary, count_states, observe_kill, show_trace
+from .demo_screen import Flight, say, show_batch, show_start, why_slow
 from .embedded import databases
 from .flights import APPLICATION
 from .oracle import judge
@@ -72,14 +74,18 @@ def main(arguments: Sequence[str]) -> int:
                 )
                 took = time.monotonic() - started
                 summary = dataclasses.replace(summary, seconds=took)
+                say("")
                 _show(summary, options)
                 if _somebody_looks(options):
                     _stay(demo.operator)
+    except RuntimeError:
+        options.keep = True  # its logs are what is left to look at
+        raise
     finally:
-        if not options.keep:
+        if options.keep:
+            say(f"kept {folder}; the logs are in {folder / 'logs'}")
+        else:
             shutil.rmtree(folder, ignore_errors=True)
-    if options.keep:
-        say(f"kept {folder}")
     return 0 if summary.good else 1
 
 
@@ -180,7 +186,9 @@ class Demo:
         common = {
             "TPC_TOKENS_FILE": str(tokens),
             "TPC_TRACE_FILE": str(folder / "trace.jsonl"),
+            "TPC_SPANS": str(folder / "spans"),
         }
+        os.environ["TPC_SPANS"] = common["TPC_SPANS"]  # we read them, at the end
         ledger = Service(
             "ledger", ports[1], logs / "ledger.log",
             {"LEDGER_DATABASE": ledger_database, **common},
@@ -234,10 +242,9 @@ class Demo:
         say(f"starting a {self.partner.name}, a ledger and a notifier")
         armed = self._armed("participant.before_commit", kill_ledger) if crash else {}
         self.ledger.launch(**armed)
-        # In a publication half-way through: each day has notices, and so each batch.
-        due = kafka is not None and crash
-        armed = self._armed(PUBLISHING, max(1, batches // 2)) if due else {}
-        self.notifier.launch(**armed)
+        # It loses its power together with the driver.
+        armed = self._armed("participant.before_commit", kill_driver, "notifier-")
+        self.notifier.launch(**(armed if crash else {}))
         self.partner.launch()
         for service in self.services:
             service.ready()
@@ -253,53 +260,104 @@ class Demo:
         # Each transaction reaches it twice: when a participant has acknowledged.
         point, times = "delivery.between_commits", 2 * kill_driver - 1
         self.job.start(**(self._armed(point, times) if crash else {}))
-        kills = list(self._watch("" if kafka else f" of {batches}", ask, due=due))
+        kills = list(self._watch(batches, kill_driver, ask, crash=crash))
         say("waiting for the outbox, then comparing with the source")
         add_up = kafka is not None
         verdict = judge(self.ledger_database, self.partner.url, days, add_up=add_up)
-        file = self.folder / "trace.jsonl"
-        spans = read_trace_file(file) if file.exists() else []
-        return Summary.of(verdict, kills, self.log, crashed_trace(spans, kills))
+        hit = [kill.transaction for kill in kills if kill.transaction]
+        return Summary.of(verdict, kills, self.log, show_trace(self.log, hit))
 
-    def _armed(self, failpoint: str, times: int) -> dict[str, str]:
+    def _armed(self, failpoint: str, times: int, of: str = "") -> dict[str, str]:
         return {
             "TPC_FAILPOINT": f"{failpoint}:{times}",
-            "TPC_FAILPOINT_FILE": str(self.folder / f"fired-{failpoint}"),
+            "TPC_FAILPOINT_FILE": str(self.folder / f"fired-{of}{failpoint}"),
         }
 
+    @property
+    def _by_topic(self) -> bool:
+        return isinstance(self.partner, Broker)
+
     def _watch(
-        self, of: str, ask: Callable[[str], object] | None, *, due: bool
+        self,
+        batches: int,
+        hit: int,
+        ask: Callable[[str], object] | None,
+        *,
+        crash: bool,
     ) -> Iterator[Kill]:
         """Show progress and start again what dies, until the job has ended well.
 
-        `due`: the notifier dies too, perhaps after the job.
+        Args:
+            batches: days to stream.
+            hit: the day in which the driver and the notifier lose their power.
+            ask: as in `run`.
+            crash: they do. A notifier that publishes dies once more, perhaps after the
+                job.
         """
-        count, moved = 0, time.monotonic()
-        while self.job.alive() or self.job.wait(1) != 0 or due:
+        began = moved = time.monotonic()
+        count, driver_due, relay_due = 0, crash, crash and self._by_topic
+        flight = None if self._by_topic or not crash else Flight.of_day(hit)
+        while self.job.alive() or self.job.wait(1) != 0 or relay_due:
             time.sleep(0.2)
             if not self.job.alive() and self.job.wait(1) != 0:
-                yield self._restart_job()
-            if not self.notifier.alive():
+                yield self._restart_driver(batches, flight)
+                driver_due, moved = False, time.monotonic()
+            if not driver_due and not self.notifier.alive():
                 yield self._restart_notifier()
-                due = False
+                relay_due = False
             if not self.ledger.alive():
                 yield self._restart_ledger(ask)
                 moved = time.monotonic()
             if (committed := self._committed()) != count:
                 count, moved = committed, time.monotonic()
-                say(f"batch {count:>2}{of} is committed in both services")
-            if time.monotonic() - moved > (STALLED if count else COLD):
-                raise RuntimeError(f"nothing moves; the job's log:\n{self.job.tail()}")
+                show_batch(count, None if self._by_topic else batches)
+            elif not count:
+                show_start(time.monotonic() - began)
+            if flight and not driver_due and self._is_at_both(flight):
+                flight = None
+            self._raise_if_stalled(count, time.monotonic() - moved)
 
-    def _restart_job(self) -> Kill:
-        kill = self._found("driver", "delivery.between_commits", self.job)
+    def _raise_if_stalled(self, count: int, seconds: float) -> None:
+        if seconds > (STALLED if count else COLD):
+            raise RuntimeError(
+                f"no batch was committed for {seconds:.0f} s. {why_slow()}:"
+                f"\n{self.job.tail()}"
+            )
+
+    def _is_at_both(self, flight: Flight) -> bool:
+        """Say so once it is."""
+        places = flight.places(self.ledger_database, self.partner.url)
+        if all(places):
+            self._show(flight, places)
+        return all(places)
+
+    @staticmethod
+    def _show(flight: Flight, places: tuple[int, int]) -> None:
+        for line, colour in flight.lines(places):
+            say(line, colour)
+
+    def _restart_driver(self, batches: int, flight: Flight | None) -> Kill:
+        point = "delivery.between_commits"
+        self._check_killed("driver", point, self.job)
+        self.notifier.kill()  # if the commit was still on its way to it
+        say("THE POWER IS OFF for the driver and the notifier, in the middle of", "red")
+        say("the commit. Look for one flight, as any reader would:", "red")
+        if flight:
+            places = flight.places(self.ledger_database, self.partner.url)
+            self._show(flight, places)
+        # In a publication half-way through: each day has notices, and so each batch.
+        again = self._armed(PUBLISHING, max(1, batches // 3)) if self._by_topic else {}
+        self.notifier.start(**again)
+        kill = self._found("driver and notifier", point)
         self.job.start()
-        say("started the driver again")
+        say("started both again: the new driver goes on with what is decided")
         return kill
 
     def _restart_ledger(self, ask: Callable[[str], object] | None) -> Kill:
         time.sleep(2.0)  # long enough for the driver to notice
-        kill = self._found("ledger", "participant.before_commit", self.ledger)
+        point = "participant.before_commit"
+        self._check_killed("ledger", point, self.ledger)
+        kill = self._found("ledger", point)
         say("waiting for the watcher to say what is stuck")
         flag = self.operator.flag(kill.transaction)
         say(f"FLAGGED {flag}" if flag else "the watcher has said nothing of it")
@@ -311,20 +369,24 @@ class Demo:
         return dataclasses.replace(kill, flag=flag)
 
     def _restart_notifier(self) -> Kill:
-        kill = self._found("notifier", PUBLISHING, self.notifier)
+        self._check_killed("notifier", PUBLISHING, self.notifier)
+        # What is published is committed.
+        kill = Kill("notifier", PUBLISHING, transaction="", state="", states={})
+        say(f"KILLED {kill}", "red")
         self.notifier.start()
         say("started the notifier again: it publishes the same transaction")
         return kill
 
-    def _found(self, who: str, failpoint: str, process: Process) -> Kill:
+    def _check_killed(self, who: str, failpoint: str, process: Process) -> None:
         fired = self.folder / f"fired-{failpoint}"
         if process.wait(1) != -signal.SIGKILL or not fired.exists():
-            raise RuntimeError(f"the {who} failed:\n{process.tail()}")
-        kill = observe_kill(who, fired.read_text(), self.log, self)
-        if process is self.notifier:  # what is published is committed
-            kill = dataclasses.replace(kill, transaction="", state="", states={})
+            text = f"the {who} ended, and nobody killed it. Its log ends"
+            raise RuntimeError(f"{text}:\n{process.tail()}")
         fired.rename(f"{fired}.seen")  # the next death is not this one
-        say(f"KILLED {kill}")
+
+    def _found(self, who: str, failpoint: str) -> Kill:
+        kill = observe_kill(who, failpoint, self.log, self)
+        say(f"KILLED {kill}", "red")
         return kill
 
     def _committed(self) -> int:
@@ -332,8 +394,3 @@ class Demo:
             return count_states(self.log, APPLICATION)[TransactionState.COMMITTED]
         except DecisionLogError:
             return 0
-
-
-def say(line: str) -> None:
-    """Tell the person who watches; the result itself goes to standard output."""
-    print(line, file=sys.stderr, flush=True)

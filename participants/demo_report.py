@@ -1,27 +1,38 @@
-"""What the demo says at the end: kills, counts, and one transaction as a tree."""
+"""What the demo says at the end: kills, counts, one transaction as a tree in words."""
 
 from __future__ import annotations
 
 import dataclasses
 import http.client
-import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from tracing_2pc.cli.terminal import paint
+from tracing_2pc.cli.trace import lines
 from tracing_2pc.core import names
 from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, TransactionState
+from tracing_2pc.inspection.trace import TraceRow
+from tracing_2pc.inspection.trace_sources import find_trace
+from tracing_2pc.inspection.wording import format_count
 from tracing_2pc.store import SqlDecisionLog
-from tracing_2pc.testing import span_tree
 
 from .flights import APPLICATION
 from .oracle import Verdict
 from .watching import Flag
 
-Span = Mapping[str, Any]
+NEXT: Final = (
+    "",
+    "Where to look next",
+    "  a project of your own, which runs at once   tracing-2pc new my-pipeline",
+    "  the same by hand, and what it does          docs/getting-started.md",
+    "  what may be relied on under a crash         docs/concepts.md",
+)
 
 
 class Url(Protocol):
@@ -101,57 +112,35 @@ def _ask(url: str, transaction: str, token: str) -> str:
         connection.close()
 
 
-def crashed_trace(spans: Sequence[Span], kills: Sequence[Kill]) -> list[str]:
-    """Show the batch of the first killed transaction, or the last one, as trees.
+def show_trace(log: SqlDecisionLog, hit: Sequence[str]) -> list[str]:
+    """Show the first transaction that was hit, or the last of all, as `trace` does.
 
-    One tree for each attempt at it: decided before the kill, it is one, with the
-    recovery inside; else the aborted attempt and, linked to it, the one that followed.
+    Of the requests that an outbox has sent the first is shown.
     """
-    roots = {s["trace_id"]: s for s in spans if s["name"] == names.TRANSACTION}
-    of = {str(r["attributes"]["tpc.transaction.id"]): t for t, r in roots.items()}
-    hit = [kill.transaction for kill in kills if kill.transaction]
-    transaction = hit[0] if hit else next(reversed(of), "")
-    batch = transaction.rpartition(".")[0]
-    lines: list[str] = []
-    for attempt in sorted(t for t in of if t.rpartition(".")[0] == batch):
-        lines += ["", _headline(attempt, roots, of)]
-        lines += _tree([s for s in spans if s["trace_id"] == of[attempt]])
-    return lines
+    newest = log.transactions(TransactionFilter(APPLICATION, limit=1))
+    known = [TransactionId.parse(text) for text in hit] or [
+        row.transaction for row in newest
+    ]
+    if not known:
+        return []
+    view = find_trace(log, known[0], Settings())
+    shown = dataclasses.replace(view, rows=tuple(_folded(view.rows)))
+    return [*lines(str(known[0]), shown)]
 
 
-def _headline(attempt: str, roots: Mapping[str, Span], of: Mapping[str, str]) -> str:
-    root = roots[of[attempt]]
-    linked = {link["trace_id"] for link in root["links"]}
-    before = "".join(f", linked to {t}" for t, trace in of.items() if trace in linked)
-    stands = root["attributes"].get("tpc.decision", "out of time")
-    return f"the trace of {attempt}: {stands}{before}"
-
-
-def _tree(spans: Sequence[Span]) -> Iterator[str]:
-    # A root that was exported by whoever took over is there twice, with one id.
-    once = {s["span_id"]: s for s in spans}
-    for line in _folded(span_tree(once.values())):
-        is_orphan = not _depth(line) and not line.startswith(names.TRANSACTION)
-        yield f"  {line}{'  (its caller was killed)' if is_orphan else ''}"
-
-
-def _folded(tree: Sequence[str]) -> Iterator[str]:
-    """Say once what stands there many times in a row: a span and what is below it."""
-    blocks: list[list[str]] = []
-    top = min((_depth(line) for line in tree), default=0)
-    for line in tree:
-        if _depth(line) == top:
-            blocks.append([line])
-        else:
-            blocks[-1].append(line)
-    for block, same in itertools.groupby(blocks):
-        times = len(list(same))
-        yield block[0] + (f"  ({times} times)" if times > 1 else "")
-        yield from _folded(block[1:])
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
+def _folded(rows: Sequence[TraceRow]) -> Iterator[TraceRow]:
+    below: int | None = None
+    sent = False
+    for row in rows:
+        if below is not None and row.depth > below:
+            continue
+        below = None
+        if row.span.name == names.OUTBOX_SEND:
+            if sent:
+                below = row.depth
+                continue
+            sent = True
+        yield row
 
 
 def count_states(log: SqlDecisionLog, application: str) -> Counter[TransactionState]:
@@ -222,15 +211,34 @@ class Summary:
             yield f"kill {number}: {kill}"
             if kill.flag:
                 yield f"        flagged: {kill.flag}"
-        yield from self.verdict.lines()
-        yield f"committed   {self.committed:>7,}"
-        yield f"aborted     {self.aborted:>7,}"
-        yield f"unfinished  {self.unfinished:>7,}"
-        yield f"kills       {len(self.kills):>7,}"
-        yield f"seconds     {self.seconds:>7,.0f}"
         yield ""
-        yield (
-            "every batch is in both services, once"
-            if self.good
-            else "A PROMISE WAS BROKEN: please report this, with --keep"
+        judged = self.verdict
+        killed = (
+            f", through {format_count(len(self.kills), 'kill')}" if self.kills else ""
         )
+        yield _found(judged.lost, "lost", (
+            f"each of the {judged.records:,} flights of {judged.batches} days is in "
+            f"the ledger's sums, and all {judged.deliveries:,} that were late or "
+            "cancelled are at the partner"
+        ))  # fmt: skip
+        yield _found(judged.duplicated, "duplicated", f"each is there once{killed}")
+        yield _found(judged.wrong, "wrong", "each has the values of the source")
+        yield _found(judged.split, "split", "no day is at one of the two services only")
+        yield _found(self.unfinished, "unfinished", (
+            f"the decision log waits for nothing: {self.committed} committed, "
+            f"{self.aborted} aborted"
+        ))  # fmt: skip
+        yield from (f"  {note}" for note in judged.notes)
+        yield f"{self.seconds:,.0f} seconds"
+        yield ""
+        if self.good:
+            yield paint("every batch is in both services, once", "green")
+            yield from NEXT
+        else:
+            yield paint("A PROMISE WAS BROKEN: please report it, with --keep", "red")
+
+
+def _found(number: int, what: str, good: str) -> str:
+    if number:
+        return paint(f"{number:>3,} {what}", "red")
+    return f"{paint(f'  0 {what}', 'green')}: {good}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc.testing import read_trace_file
 
@@ -53,7 +55,12 @@ def test_five_days_through_two_kills(tmp_path, path):
     assert (found["batches"], found["records"]) == (5, 4334)
     assert (found["lost"], found["duplicated"], found["split"]) == (0, 0, 0)
     assert (found["unfinished"], found["committed"]) == (0, 5)
-    assert "flights.1.1: the log says committing; ledger" in done.stderr
+    # The power cut: readers see a flight at one place, and at both after the restart.
+    said = texts("spark")["demo: the state at the kill"]
+    assert said in done.stderr
+    before, _, after = done.stderr.partition(said)
+    places = [re.findall(r"at the \w+ +(.+)", part) for part in (before, after)]
+    assert places == [["there, once", "NOT THERE"], ["there, once", "there, once"]]
     (file,) = tmp_path.glob("tracing-2pc-demo-*/trace.jsonl")
     for killed in ("flights.1.1", found["flagged"][0]):
         assert written_by(file, killed) == {path}, killed

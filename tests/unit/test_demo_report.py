@@ -2,73 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import dataclasses
 import gzip
 import os
+import pty
 import re
 import sqlite3
-from typing import Any
 
 import pytest
+from support.texts import texts
 
 from participants import flights
-from participants.demo_report import Kill, crashed_trace
-from participants.oracle import expected
+from participants.demo_report import Kill, Summary
+from participants.demo_screen import Flight, show_batch, why_slow
+from participants.oracle import Verdict, expected
 from participants.webhook import create_app
 
+TEXTS = texts("unit")
 
-def span(
-    name: str, trace: str, number: int, parent: int | None, **more: Any
-) -> dict[str, Any]:
-    shown = {"name": name, "trace_id": trace, "span_id": f"{trace}{number}"}
-    above = None if parent is None else f"{trace}{parent}"
-    rest = {"parent_id": above, "start": number, "attributes": {}, "links": []}
-    return {**shown, **rest, **more}
+VERDICT = Verdict(31, 27_004, 975, 1_133, 1_150, 0, 0, 0, 0, ())
+HIT = Kill("ledger", "participant.before_commit", "flights.5.1", "committing", {})
 
 
-def root(trace: str, transaction: str, decision: str, *linked: str) -> dict[str, Any]:
-    about = {"tpc.transaction.id": transaction, "tpc.decision": decision}
-    links = [{"trace_id": other, "span_id": f"{other}0"} for other in linked]
-    return span("tpc.transaction", trace, 0, None, attributes=about, links=links)
+def test_what_was_found_is_said_in_words():
+    """A sentence for each promise; a broken one is a number, and asks for a report."""
+    good = [*Summary(VERDICT, [HIT], 31, 1, 0, ["the trace"], 97.0).lines()]
+    text = "\n".join(good)
+    assert good[0] == "the trace"
+    for name in ("lost", "duplicated", "wrong", "split", "unfinished"):
+        assert TEXTS[f"demo: 0 {name}"] in text
+    assert TEXTS["demo: good"] in text
+    bad = dataclasses.replace(VERDICT, lost=2, notes=("2013-01-05 AA 33",))
+    lines = [*Summary(bad, [], 30, 0, 1, [], 97.0).lines()]
+    assert "  2 lost" in lines
+    assert "  1 unfinished" in lines
+    assert "  2013-01-05 AA 33" in lines
+    assert TEXTS["demo: good"] not in "\n".join(lines)
 
 
-def kill(transaction: str) -> Kill:
-    return Kill("driver", "driver.after_votes", transaction, "active", {})
-
-
-def test_an_attempt_that_was_aborted_and_the_one_after_it():
-    """Two trees; the second one says which it is linked to."""
-    spans = [
-        root("z", "flights.6.1", "commit"),
-        span("tpc.begin", "a", 1, 0),
-        span("POST /prepare", "a", 3, 2),
-        root("b", "flights.7.2", "commit", "a"),
-        span("tpc.deliver", "b", 1, 0),
-        span("tpc.deliver", "b", 2, 0),
-        root("a", "flights.7.1", "abort"),
-        root("a", "flights.7.1", "abort"),
+def test_a_flight_is_shown_at_one_place_and_at_both():
+    """What the driver's end leaves behind, and what the next one makes of it."""
+    flight = Flight.of_day(3)
+    at_one, at_both = (
+        [line for line, _ in flight.lines(places)] for places in ((1, 0), (1, 1))
+    )
+    assert at_one[0].strip() == at_both[0].strip() == str(flight)
+    shown = [
+        [line.split("  ")[-1].strip() for line in s[1:]] for s in (at_one, at_both)
     ]
-    assert crashed_trace(spans, [kill("flights.7.1"), kill("flights.6.1")]) == [
-        "",
-        "the trace of flights.7.1: abort",
-        "  tpc.transaction",
-        "    tpc.begin",
-        "  POST /prepare  (its caller was killed)",
-        "",
-        "the trace of flights.7.2: commit, linked to flights.7.1",
-        "  tpc.transaction",
-        "    tpc.deliver  (2 times)",
-    ]
+    assert shown == [["there, once", "NOT THERE"], ["there, once", "there, once"]]
 
 
-def test_without_a_kill_it_is_the_last_batch():
-    spans = [root("a", "flights.0.1", "commit"), root("b", "flights.1.1", "commit")]
-    assert crashed_trace(spans, []) == [
-        "",
-        "the trace of flights.1.1: commit",
-        "  tpc.transaction",
-    ]
-    assert crashed_trace([], []) == []
+@pytest.mark.parametrize(("load", "busy"), [(9.0, True), (0.5, False)])
+def test_a_demo_that_does_not_move_says_whether_the_machine_is_slow(
+    monkeypatch, load, busy
+):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert (TEXTS["demo: busy"] in why_slow()) is busy
+    assert f"load {load}" in why_slow()
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(capsys):
+    """Whoever pipes it gets neither colours nor a cursor that moves."""
+    show_batch(3, 6)
+    assert capsys.readouterr().err == "batch  3 of 6 is committed in both services\n"
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal, contextlib.redirect_stderr(terminal):
+        show_batch(3, 6)
+    shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert "] 3 of 6 days" in shown
+    assert shown.count("#") == shown.count(".") - 1
+    assert "\n" not in shown
 
 
 @pytest.fixture(scope="module")

@@ -39,14 +39,14 @@ def safe(text: object, longest: int = 300) -> str:
     return f"{shown[:-1]}…" if len(whole) > longest else shown
 
 
-def paint(text: str, colour: str | None) -> str:
+def paint(text: str, colour: str | None, *, on: TextIO | None = None) -> str:
     """Colour a text that is already safe, on a terminal that may have colours."""
-    if colour is None or os.environ.get("NO_COLOR") or not _is_smart(sys.stdout):
+    if colour is None or os.environ.get("NO_COLOR") or not is_smart(on or sys.stdout):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
-def _is_smart(stream: TextIO) -> bool:
+def is_smart(stream: TextIO) -> bool:
     """Whether it is a terminal that knows escape sequences."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -97,7 +97,7 @@ def print_item(options: argparse.Namespace, item: dict[str, Any], line: str) -> 
 
 def progress(text: str) -> None:
     """Show how far long work is, on a terminal; the next text replaces it."""
-    if _is_smart(sys.stderr):
+    if is_smart(sys.stderr):
         print(f"\r\x1b[K{safe(text)}", end="", file=sys.stderr, flush=True)
 
 
