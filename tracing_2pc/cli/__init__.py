@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"tracing_2pc.cli.{options.command.replace('-', '_')}"
         )
         code: int
-        if options.command in {"init", "demo", "inbox"}:  # they need no settings
+        if options.command in {"init", "new", "demo", "inbox"}:  # they need no settings
             code = module.run(options)
         else:
             code = module.run(options, Settings.load(options.config, log=options.log))

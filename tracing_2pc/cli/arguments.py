@@ -52,6 +52,7 @@ EXAMPLES: Final = {
     "adopt": ("adopt --application orders --checkpoint /data/checkpoints/orders",),
     "launch": ("launch job.yaml --dry-run", "launch job.yaml --again"),
     "await-launch": ("await-launch totals-1f0c93ab.4.1",),
+    "new": ("new my-pipeline",),
     "init": (
         "init",
         "init --participants ledger=http://127.0.0.1:8081",
@@ -290,6 +291,10 @@ def _add_keeping(add: Add) -> None:
     adopt.add_argument("--yes", help=about, action="store_true")
     about = "with --yes; one line, kept in the audit"
     adopt.add_argument("--reason", default="", help=about)
+
+    new = add("new", "write a project that runs at once: job, services, tests")
+    about = "a new or empty folder; its name is that of the application"
+    new.add_argument("folder", help=about)
 
     init = add("init", "write settings and tokens, make the log's tables")
     init.add_argument("--application", help="a query that already ran without us")
