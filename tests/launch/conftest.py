@@ -100,10 +100,17 @@ class World:
 
     def rows(self) -> list[Any]:
         """What readers of the service see."""
+        return self._rows("job, version")
+
+    def generations(self) -> list[Any]:
+        """The same of resources."""
+        return [generation for (generation,) in self._rows("generation")]
+
+    def _rows(self, columns: str) -> list[Any]:
         engine = sa.create_engine(f"sqlite:///{self.ledger}")
         try:
             with engine.connect() as connection:
-                found = connection.execute(sa.text("SELECT job, version FROM releases"))
+                found = connection.execute(sa.text(f"SELECT {columns} FROM releases"))
                 return [tuple(row) for row in found]
         except sa.exc.OperationalError:
             return []  # no table yet

@@ -34,6 +34,7 @@ class Kubelet:
         self.cluster = cluster
         self.namespace = namespace
         self.lingering = threading.Event()
+        self.tasks: dict[str, list[str]] = {}  # commands of Tasks, by name
         self._started: list[tuple[str, str]] = []
         self._running: dict[Key, subprocess.Popen[str]] = {}
         self._rounds = 0
@@ -109,8 +110,12 @@ class Kubelet:
         told: dict[str, str] = {}
         if kind == "TaskRun":
             params = {p["name"]: p["value"] for p in item["spec"]["params"]}
-            (step,) = item["spec"]["taskSpec"]["steps"]
-            words = [_filled(word, params) for word in step["command"]]
+            if (task := item["spec"].get("taskRef")) is not None:
+                words = self.tasks[task["name"]]
+            else:
+                (step,) = item["spec"]["taskSpec"]["steps"]
+                words = step["command"]
+            words = [_filled(word, params) for word in words]
         else:
             template = item["spec"]["template"]
             (first, *_) = template["spec"]["containers"]

@@ -52,6 +52,7 @@ EXAMPLES: Final = {
     "adopt": ("adopt --application orders --checkpoint /data/checkpoints/orders",),
     "launch": ("launch job.yaml --dry-run", "launch job.yaml --again"),
     "await-launch": ("await-launch totals-1f0c93ab.4.1",),
+    "operator": ("operator manifests --image registry:5000/tpc@sha256:…",),
     "new": ("new my-pipeline",),
     "init": (
         "init",
@@ -313,6 +314,16 @@ def _add_launching(add: Add) -> None:
     launch.add_argument("--dry-run", help=about, action="store_true")
     about = "wait until a launch is decided: 0 committed, 1 not"
     _add_transaction(add("await-launch", about))
+    operator = add("operator", "launch what resources of Kubernetes say")
+    actions = operator.add_subparsers(metavar="action", required=True, dest="action")
+    common = _common(argparse.SUPPRESS)
+    look = actions.add_parser("run", parents=[common], help="look, and launch")
+    about = "write the kind of resource, the rights, and the operator's Deployment"
+    manifests = actions.add_parser("manifests", parents=[common], help=about)
+    manifests.add_argument("--image", required=True, help="the operator's own")
+    for action in (look, manifests):
+        about = "whose resources; default: default"
+        action.add_argument("--namespace", default="default", help=about)
 
 
 def _duration(text: str) -> float:

@@ -28,6 +28,10 @@ ROUTES: Final = {
     "Deployment": ("/apis/apps/v1", "deployments"),
     "Pod": ("/api/v1", "pods"),
     "ConfigMap": ("/api/v1", "configmaps"),
+    "TransactionalSparkJob": (
+        "/apis/stream.example.com/v1alpha1",
+        "transactionalsparkjobs",
+    ),
     "TaskRun": ("/apis/tekton.dev/v1", "taskruns"),
 }
 """Kinds of objects that are asked for: where they stand in the API."""

@@ -7,12 +7,14 @@ import hashlib
 import json
 import re
 import shlex
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.core.settings import check_name, check_url, seconds
 from tracing_2pc.launch.built_image import Build
 from tracing_2pc.launch.registry import check_repository, check_tag
@@ -21,6 +23,8 @@ from tracing_2pc.launch.suspended_job import BUILT, KINDS, Plan
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _KEYS: Final = {"job", "build", "check", "participants", "record", "timeout"}
 _CUT: Final = 31
+_LOGGED: Final = 16
+"""Characters of a digest that stand in a record, as the beginning of its run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,7 @@ class LaunchFile:
         record: the one row that each of them gets.
         timeout: seconds after which what is not decided is rolled back.
         digest: of the file's meaning: white space and comments do not count.
+        uid: of the resource that it is read from, where it is one.
     """
 
     name: str
@@ -44,6 +49,7 @@ class LaunchFile:
     record: Mapping[str, Any]
     timeout: float
     digest: str
+    uid: str = ""
 
     @classmethod
     def read(cls, path: str | Path) -> LaunchFile:
@@ -67,8 +73,11 @@ class LaunchFile:
             raise ConfigurationError(f"{path}: {error}") from None
 
     @classmethod
-    def of(cls, item: Any) -> LaunchFile:
-        """Read what a file, or a resource, says; `ValueError` names the field."""
+    def of(cls, item: Any, *, uid: str = "", again: str = "") -> LaunchFile:
+        """Read what a file, or a resource, says; `ValueError` names the field.
+
+        Another `again` is another digest.
+        """
         item = _object(item, "the file")
         if unknown := {*item} - _KEYS:
             raise ValueError(
@@ -99,21 +108,33 @@ class LaunchFile:
             urls,
             record,
             seconds(str(item.get("timeout", "10m"))),
-            hashlib.sha256(
-                json.dumps(item, sort_keys=True, default=str).encode()
-            ).hexdigest(),
+            _digest(item, again),
+            uid,
         )
 
     @property
     def application(self) -> str:
         """The launches' name in the log: that of the job, cut, and a digest."""
-        return application_of(self.plan.namespace, self.name)
+        return application_of(self.plan.namespace, self.name, self.uid)
+
+    def is_of(self, record: TransactionRecord) -> bool:
+        """Say whether a launch that is on record was of exactly this."""
+        return record.run.startswith(f"{self.digest[:_LOGGED]}-")
+
+    def run(self) -> str:
+        """Return the name of a new try, in the log; `is_of` knows it again."""
+        return f"{self.digest[:_LOGGED]}-{uuid.uuid4().hex}"
 
 
 def application_of(namespace: str, name: str, uid: str = "") -> str:
     """Return a resource's application: 40 characters at most, and its own."""
     whole = hashlib.sha256("\0".join((namespace, name, uid)).encode()).hexdigest()
     return f"{name[:_CUT].replace('.', '-').rstrip('-')}-{whole[:8]}"
+
+
+def _digest(item: Any, again: str) -> str:
+    text = json.dumps(item, sort_keys=True, default=str) + again
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _job(item: Any) -> dict[str, Any]:

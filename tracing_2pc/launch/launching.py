@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.errors import AbortedError, ConfigurationError
 from tracing_2pc.core.log_reader import OperatorLog, TransactionFilter
 from tracing_2pc.core.model import (
     BranchContext,
@@ -30,9 +29,6 @@ from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
-_LOGGED: Final = 16
-"""Characters of a file's digest that stand in the record, as part of the run."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Launched:
@@ -48,6 +44,8 @@ def launch(
     settings: Settings,
     *,
     again: bool = False,
+    stopping: threading.Event | None = None,
+    cluster: Cluster | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Launched:
     """Launch what a file says, everywhere or nowhere; return when it has started.
@@ -61,6 +59,8 @@ def launch(
         log: where it is decided.
         settings: token and time-outs of the participants.
         again: try once more what was rolled back.
+        stopping: set it to have an undecided launch rolled back.
+        cluster: the API server; by default as `Cluster.load` finds it.
         say: told each step, in a line.
 
     Raises:
@@ -71,8 +71,7 @@ def launch(
     import pyarrow as pa  # of the extra; a recovery needs none of it
 
     batch, newest = _next(file, log)
-    run = f"{file.digest[:_LOGGED]}-{uuid.uuid4().hex}"
-    if newest is not None and newest.run.startswith(file.digest[:_LOGGED]):
+    if newest is not None and file.is_of(newest):
         if newest.state is TransactionState.COMMITTED:
             return Launched(newest.id, replay=True)
         if newest.state is TransactionState.COMMITTING:
@@ -83,13 +82,10 @@ def launch(
                 f"{newest.id} was rolled back ({why}): change the file, or say --again",
                 transaction_id=str(newest.id),
             )
-    stopping = threading.Event()
-    sink = _sinks(file, settings, stopping)
-    timed = dataclasses.replace(settings, transaction_timeout=file.timeout)
-    replaces = () if newest is None else newest.participants
-    job = Job.of(sink, file.application, timed, replaces)
+    stopping = stopping or threading.Event()
+    job = _job(file, settings, stopping, cluster, newest)
     job.check()
-    coordinator = job.coordinator(log, OpenTelemetryTracing(), lambda: False)
+    coordinator = job.coordinator(log, OpenTelemetryTracing(), stopping.is_set)
     row = pa.RecordBatch.from_pylist([dict(file.record) or {"job": file.name}])
     names: list[TransactionId] = []
 
@@ -103,7 +99,7 @@ def launch(
         return receipts
 
     coordinator.apply(
-        batch, run=run, query=None, write=write, cancel=lambda _: stopping.set()
+        batch, run=file.run(), query=None, write=write, cancel=lambda _: stopping.set()
     )
     if not names:
         assert newest is not None  # noqa: S101 - only what is on record is a replay
@@ -147,10 +143,48 @@ def recovering_sinks() -> Mapping[str, Participant]:
     }
 
 
+def withdraw(
+    file: LaunchFile, log: OperatorLog, settings: Settings, cluster: Cluster
+) -> None:
+    """End what was launched: undecided, it is rolled back; decided, finished; stopped.
+
+    Raises:
+        TwoPhaseError: not now; ask again.
+    """
+    newest = newest_launch(file, log)
+    job = _job(file, settings, threading.Event(), cluster, newest)
+    coordinator = job.coordinator(log, OpenTelemetryTracing(), lambda: False)
+    for record in log.unfinished(file.application):
+        if record.state is TransactionState.ACTIVE:
+            why = AbortedError("it was withdrawn", transaction_id=str(record.id))
+            coordinator.fail(record, why)
+    coordinator.recover()
+    SuspendedJob(cluster, file.plan).remove(file.application)
+
+
+def newest_launch(file: LaunchFile, log: OperatorLog) -> TransactionRecord | None:
+    """Return the record of the newest launch of this file's application."""
+    for summary in log.transactions(TransactionFilter(file.application, limit=1)):
+        return log.read(summary.transaction)
+    return None
+
+
+def _job(
+    file: LaunchFile,
+    settings: Settings,
+    stopping: threading.Event,
+    cluster: Cluster | None,
+    newest: TransactionRecord | None,
+) -> Job:
+    sinks = _sinks(file, settings, stopping, cluster or Cluster.load())
+    timed = dataclasses.replace(settings, transaction_timeout=file.timeout)
+    replaces = () if newest is None else newest.participants
+    return Job.of(sinks, file.application, timed, replaces)
+
+
 def _sinks(
-    file: LaunchFile, settings: Settings, stopping: threading.Event
+    file: LaunchFile, settings: Settings, stopping: threading.Event, cluster: Cluster
 ) -> list[Sink]:
-    cluster = Cluster.load()
     sinks: list[Any] = []
     image = None
     if file.build is not None:
@@ -167,14 +201,12 @@ def _sinks(
 
 def _next(file: LaunchFile, log: OperatorLog) -> tuple[int, TransactionRecord | None]:
     """Return the number of the next launch, and the newest one that is on record."""
-    newest = TransactionFilter(file.application, limit=1)
-    for summary in log.transactions(newest):
-        record = log.read(summary.transaction)
-        if record is not None:
-            has_committed = record.state in {
-                TransactionState.COMMITTING,
-                TransactionState.COMMITTED,
-                TransactionState.CONCLUDED,
-            }
-            return record.id.batch + has_committed, record
-    return 0, None
+    newest = newest_launch(file, log)
+    if newest is None:
+        return 0, None
+    is_over = newest.state in {
+        TransactionState.COMMITTING,
+        TransactionState.COMMITTED,
+        TransactionState.CONCLUDED,
+    }
+    return newest.id.batch + is_over, newest

@@ -237,6 +237,17 @@ class SuspendedJob:
             for item in self.cluster.list(kind, self.plan.namespace, labels):
                 self._delete({**item, "kind": kind})
 
+    def remove(self, application: str) -> None:
+        """Delete all that launches of an application have left, running or not.
+
+        Raises:
+            TwoPhaseError: not now.
+        """
+        namespace = self._plan().namespace
+        for kind in KINDS:
+            for item in self.cluster.list(kind, namespace, {APPLICATION: application}):
+                self._delete({**item, "kind": kind})
+
     def _plan(self) -> Plan:
         if self.plan is None:
             raise ConfigurationError("a recovery creates nothing new")

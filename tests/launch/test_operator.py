@@ -1,0 +1,209 @@
+"""Resources are launched by an operator, which may be killed, doubled and overtaken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.waiting import PAUSE, until
+
+from tracing_2pc.launch.cluster import Cluster
+from tracing_2pc.launch.operator import KIND, Operator
+from tracing_2pc.store import open_log
+
+SERVES = {"name": "ledger", "type": "ExternalService"}
+
+
+@pytest.fixture
+def resource(world) -> dict[str, Any]:
+    """What a user applies; the Task pushes what its source says."""
+    world.kubelet.tasks["push"] = [
+        "env", "IMAGE=$(params.image)", *world.item["build"]["command"][:-1],
+        "$(params.source)",
+    ]  # fmt: skip
+    made = world.item["job"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    ledger = {**SERVES, "endpoint": world.item["participants"]["ledger"]}
+    build = {"name": "image", "type": "TektonBuild", "endpoint": "push"}
+    return {
+        "apiVersion": "stream.example.com/v1alpha1",
+        "kind": KIND,
+        "metadata": {"name": "totals", "namespace": "default"},
+        "spec": {
+            "transactionId": "release-1",
+            "job": {
+                "image": f"{world.repository.name}:live",
+                "source": "first",
+                "entrypoint": made,
+            },
+            "participants": [build, {"name": "app", "type": "SparkApp"}, ledger],
+        },
+    }
+
+
+@contextlib.contextmanager
+def operator(world) -> Iterator[None]:
+    """Run one in this process, as `operator run` does."""
+    log = open_log(world.settings.log)
+    looking = Operator(Cluster.load(), "default", log, world.settings)
+    stopping = threading.Event()
+    thread = threading.Thread(target=looking.run, args=(stopping, PAUSE))
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+        for under_way in looking._under_way.values():
+            under_way.thread.join()
+        log.close()
+
+
+def status(world, name: str = "totals") -> dict[str, Any]:
+    found = world.kubelet.cluster.get(KIND, "default", name)
+    return {} if found is None else found.get("status") or {}
+
+
+def reaches(world, phase: str, name: str = "totals") -> dict[str, Any]:
+    return until(lambda: status(world, name), lambda now: now.get("phase") == phase)
+
+
+def change(world, name: str = "totals", **spec: Any) -> None:
+    assert world.kubelet.cluster.patch(KIND, "default", name, {"spec": spec})
+
+
+def test_a_resource_is_launched(world, resource):
+    """Image, job and service; and so is each change of its spec."""
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        first = reaches(world, "Committed")
+        assert first["observedGeneration"] == 1
+        assert [c["status"] for c in first["conditions"]] == ["True"]
+        change(world, job={"source": "second"})
+        until(lambda: status(world).get("observedGeneration") == 2)
+        second = reaches(world, "Committed")
+    assert second["transaction"] != first["transaction"]
+    assert world.repository.get("live").transaction == second["transaction"]
+    (job,) = world.jobs()
+    assert world.kubelet.started[-1] == (job, f"{world.repository.name}@{world.live}")
+    assert world.generations() == [1, 2]
+
+
+@pytest.mark.ci
+def test_a_failing_build_is_rolled_back_and_said(world, resource):
+    """With its reason; again by an annotation."""
+    world.kubelet.tasks["push"], good = ["sh", "-c", "echo no such branch; exit 1"], (
+        world.kubelet.tasks["push"]
+    )  # fmt: skip
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        told = reaches(world, "RolledBack")
+        assert "no such branch" in told["message"]
+        assert world.jobs() == {}
+        assert world.generations() == []
+        world.kubelet.tasks["push"] = good
+        again = {"metadata": {"annotations": {"tracing-2pc/again": "1"}}}
+        world.kubelet.cluster.patch(KIND, "default", "totals", again)
+        reaches(world, "Committed")
+    assert world.generations() == [1]
+
+
+@pytest.mark.ci
+def test_a_resource_that_is_wrong_says_so(world, resource):
+    """In its status, and nothing is asked."""
+    resource["spec"]["participants"] = []  # so the image must be one that is there
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        told = reaches(world, "Failed")
+        assert "name it by its digest" in told["message"]
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+
+
+@pytest.mark.ci
+def test_a_deletion_waits_for_the_decision(world, resource):
+    """Then what runs is stopped and deleted, and the resource is gone."""
+    world.kubelet.tasks["push"] = ["sleep", "infinity"]
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Preparing")
+        until(lambda: world.kubelet.named("TaskRun"))
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+    assert world.jobs() == {}
+    assert world.generations() == []
+    assert world.kubelet.named("TaskRun") == {}
+
+
+@pytest.mark.ci
+def test_a_running_job_is_deleted_with_its_resource(world, resource):
+    """And its pods."""
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Committed")
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+    assert world.jobs() == {}
+    assert world.kubelet.named("Pod") == {}
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("driver.after_begin", marks=pytest.mark.nightly),
+        pytest.param("launch.after_push", marks=pytest.mark.ci),
+        pytest.param("launch.after_create", marks=pytest.mark.nightly),
+        pytest.param("driver.after_decide", marks=pytest.mark.ci),
+        pytest.param("launch.after_start", marks=pytest.mark.nightly),
+    ],
+)
+def test_an_operator_that_is_killed_has_lost_nothing(world, resource, point):
+    """The next one makes it whole; the job was started once."""
+    open_log(world.settings.log).close()
+    world.kubelet.cluster.create(resource)
+    told = {
+        **os.environ,
+        "TPC_LOG": world.settings.log,
+        "TPC_FAILPOINT": point,
+        "TPC_FAILPOINT_FILE": str(world.folder / "killed"),
+    }
+    command = [sys.executable, "-m", "tracing_2pc", "operator", "run"]
+    killed = subprocess.run(command, env=told, start_new_session=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with operator(world):
+        reaches(world, "Committed")
+    (job,) = world.jobs()
+    assert [name for name, _ in world.kubelet.started] == [job]
+    assert world.generations() == [1]
+
+
+@pytest.mark.ci
+def test_two_operators_launch_once(world, resource):
+    """Whoever comes second takes over what it finds, and the first leaves it alone."""
+    world.kubelet.cluster.create(resource)
+    with operator(world), operator(world):
+        reaches(world, "Committed")
+    (job,) = world.jobs()
+    assert [name for name, _ in world.kubelet.started] == [job]
+    assert world.generations() == [1]
+
+
+@pytest.mark.nightly
+def test_twenty_at_once(world, resource):
+    """Each its own image, job and row."""
+    names = [f"totals-{number}" for number in range(20)]
+    for name in names:
+        resource["metadata"]["name"] = name
+        resource["spec"]["job"]["image"] = f"{world.repository.name}:{name}"
+        world.kubelet.cluster.create(resource)
+    with operator(world):
+        for name in names:
+            reaches(world, "Committed", name)
+    assert len(world.jobs()) == 20
+    assert world.generations() == [1] * 20

@@ -1,0 +1,314 @@
+"""An operator: launches what resources of the kind `TransactionalSparkJob` say.
+
+It reads all of them again and again, and holds each against the decision log: what the
+newest launch was made of stands there, and how it ended. So nothing of a resource's
+status is read back, a killed operator has lost nothing, and a second one does no harm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from tracing_2pc.core.errors import TwoPhaseError
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import TransactionState, Word
+from tracing_2pc.launch.cluster import Cluster, Object
+from tracing_2pc.launch.launch_file import LaunchFile
+from tracing_2pc.launch.launching import launch, newest_launch, withdraw
+from tracing_2pc.launch.suspended_job import BUILT
+
+KIND: Final = "TransactionalSparkJob"
+FINALIZER: Final = "tracing-2pc/operator"
+AGAIN: Final = "tracing-2pc/again"
+"""An annotation: another value of it tries once more what was rolled back."""
+
+_LONGEST: Final = 500
+
+logger = logging.getLogger(__name__)
+
+
+class Phase(Word):
+    """How far a launch is, as `kubectl get tsj` shows it."""
+
+    PENDING = "Pending"
+    PREPARING = "Preparing"
+    PREPARED = "Prepared"
+    COMMITTING = "Committing"
+    COMMITTED = "Committed"
+    ROLLING_BACK = "RollingBack"
+    ROLLED_BACK = "RolledBack"
+    FAILED = "Failed"
+
+
+_PHASES: Final = {
+    TransactionState.ACTIVE: Phase.PREPARING,
+    TransactionState.COMMITTING: Phase.COMMITTING,
+    TransactionState.COMMITTED: Phase.COMMITTED,
+    TransactionState.ABORTING: Phase.ROLLING_BACK,
+    TransactionState.ABORTED: Phase.ROLLED_BACK,
+    TransactionState.QUARANTINED: Phase.FAILED,
+    TransactionState.CONCLUDED: Phase.FAILED,
+}
+_ENDED: Final = {
+    TransactionState.COMMITTED,
+    TransactionState.ABORTED,
+    TransactionState.QUARANTINED,
+    TransactionState.CONCLUDED,
+}
+
+
+@dataclasses.dataclass
+class _UnderWay:
+    """One launch that this operator carries out."""
+
+    thread: threading.Thread
+    stopping: threading.Event = dataclasses.field(default_factory=threading.Event)
+    prepared: bool = False
+    error: str = ""
+
+
+class Operator:
+    """Looks at one namespace.
+
+    Args:
+        cluster: its API server.
+        namespace: whose resources it launches.
+        log: where launches are decided.
+        settings: token and time-outs of participants.
+    """
+
+    def __init__(
+        self, cluster: Cluster, namespace: str, log: OperatorLog, settings: Settings
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._log = log
+        self._settings = settings
+        self._under_way: dict[str, _UnderWay] = {}
+        self._seen: set[str] = set()
+        self._told: dict[str, Object] = {}
+
+    def run(self, stopping: threading.Event, pause: float = 2.0) -> None:
+        """Look every `pause` seconds, until told to stop; what runs is left to the log.
+
+        An API server or a log that does not answer is asked again.
+        """
+        while not stopping.is_set():
+            try:
+                self.look()
+            except TwoPhaseError as error:
+                logger.warning("not looked: namespace=%s: %s", self._namespace, error)
+            stopping.wait(pause)
+
+    def look(self) -> None:
+        """Do what there is to do for each resource, once.
+
+        Raises:
+            TwoPhaseError: the API server does not answer.
+        """
+        for item in self._cluster.list(KIND, self._namespace, {}):
+            meta = item["metadata"]
+            try:
+                self._look_at(item)
+            except TwoPhaseError as error:
+                about = (self._namespace, meta["name"])
+                logger.warning("not launched: resource=%s/%s: %s", *about, error)
+
+    def _look_at(self, item: Object) -> None:
+        meta = item["metadata"]
+        uid, key = meta["uid"], (KIND, meta["namespace"], meta["name"])
+        under_way = self._under_way.get(uid)
+        if under_way is not None and not under_way.thread.is_alive():
+            under_way = None
+        try:
+            file = launch_file_of(item)
+        except ValueError as error:
+            if "deletionTimestamp" in meta:
+                self._let_go(item)
+            else:
+                self._tell(item, None, Phase.FAILED, f"the resource: {error}")
+            return
+        if "deletionTimestamp" in meta:
+            if FINALIZER not in meta.get("finalizers", ()):
+                return
+            if under_way is not None:
+                under_way.stopping.set()
+                return
+            withdraw(file, self._log, self._settings, self._cluster)
+            self._let_go(item)
+            return
+        if FINALIZER not in meta.get("finalizers", ()):
+            finalizers = [*meta.get("finalizers", ()), FINALIZER]
+            version = {"resourceVersion": meta["resourceVersion"]}
+            change = {"metadata": {**version, "finalizers": finalizers}}
+            self._cluster.patch(*key, change)
+            return  # the next look has it
+        newest = newest_launch(file, self._log)
+        if under_way is None and self._is_to_launch(uid, file, newest):
+            under_way = self._begin(uid, file)
+        self._seen.add(uid)
+        self._show(item, file, newest, under_way)
+
+    def _is_to_launch(
+        self, uid: str, file: LaunchFile, newest: TransactionRecord | None
+    ) -> bool:
+        if newest is None:
+            return True
+        if newest.state is TransactionState.QUARANTINED:
+            return False  # a person's
+        if not file.is_of(newest):
+            return True
+        if newest.state in _ENDED:
+            return False
+        # Of another operator, or of this one's last life, whom nobody sees: the newer
+        # run supersedes, once. Later, what another one has begun is left to it.
+        is_mine = uid not in self._seen
+        return is_mine or time.time() - newest.started > file.timeout
+
+    def _begin(self, uid: str, file: LaunchFile) -> _UnderWay:
+        def run() -> None:
+            try:
+                launch(
+                    file,
+                    self._log,
+                    self._settings,
+                    stopping=begun.stopping,
+                    say=lambda line: setattr(begun, "prepared", "prepared" in line),
+                    cluster=self._cluster,
+                )
+            except TwoPhaseError as error:
+                begun.error = str(error)
+                logger.warning("launch: application=%s: %s", file.application, error)
+
+        begun = _UnderWay(threading.Thread(target=run, name="tpc-launch", daemon=True))
+        self._under_way[uid] = begun
+        begun.thread.start()
+        return begun
+
+    def _show(
+        self,
+        item: Object,
+        file: LaunchFile,
+        newest: TransactionRecord | None,
+        under_way: _UnderWay | None,
+    ) -> None:
+        if newest is None or not file.is_of(newest):
+            error = under_way.error if under_way is not None else ""
+            self._tell(item, newest, Phase.PENDING, error or "not on record yet")
+            return
+        phase = _PHASES[newest.state]
+        if phase is Phase.PREPARING and under_way is not None and under_way.prepared:
+            phase = Phase.PREPARED
+        why = newest.detail or newest.cause or ""
+        if phase in {Phase.PREPARING, Phase.COMMITTING}:
+            why = f"waits for {', '.join(newest.pending)}"
+        self._tell(item, newest, phase, why)
+
+    def _tell(
+        self, item: Object, record: TransactionRecord | None, phase: Phase, why: str
+    ) -> None:
+        """Write the status, if it is another one than that which was written last."""
+        meta = item["metadata"]
+        told = {
+            "phase": str(phase),
+            "transaction": None if record is None else str(record.id),
+            "message": why[:_LONGEST],
+            "observedGeneration": meta["generation"],
+        }
+        if self._told.get(meta["uid"]) == told:
+            return
+        word = {Phase.COMMITTED: "True"}.get(phase, "False")
+        ended = {Phase.COMMITTED, Phase.ROLLED_BACK, Phase.FAILED}
+        condition = {
+            "type": "Launched",
+            "status": word if phase in ended else "Unknown",
+            "reason": str(phase),
+            "message": told["message"],
+            "lastTransitionTime": _now(),
+            "observedGeneration": meta["generation"],
+        }
+        status = {**told, "since": _now(), "conditions": [condition]}
+        place = KIND, meta["namespace"], meta["name"]
+        self._cluster.patch(*place, {"status": status}, "status")
+        self._told[meta["uid"]] = told
+
+    def _let_go(self, item: Object) -> None:
+        meta = item["metadata"]
+        rest = [name for name in meta.get("finalizers", ()) if name != FINALIZER]
+        place = KIND, meta["namespace"], meta["name"]
+        self._cluster.patch(*place, {"metadata": {"finalizers": rest}})
+        for kept in (self._under_way, self._told):
+            kept.pop(meta["uid"], None)
+
+
+def launch_file_of(item: Object) -> LaunchFile:
+    """Return what a resource launches; `ValueError` says which field is wrong.
+
+    `TektonBuild` names its Task as `endpoint`; `ExternalService` its URL; `SparkApp` is
+    the job itself.
+    """
+    meta, spec = item["metadata"], item.get("spec") or {}
+    job = spec.get("job")
+    if not isinstance(job, dict) or not isinstance(job.get("image"), str):
+        raise ValueError("spec.job.image: name the image")
+    builds: list[Mapping[str, Any]] = []
+    urls: dict[str, str] = {}
+    for one in spec.get("participants") or ():
+        name, kind, endpoint = (one.get(n) for n in ("name", "type", "endpoint"))
+        if kind == "TektonBuild":
+            builds.append(one)
+        elif kind == "ExternalService":
+            urls[str(name)] = str(endpoint)
+        elif kind != "SparkApp":
+            raise ValueError(f"participants: no type {kind!r} is known")
+    if len(builds) > 1:
+        raise ValueError("participants: one TektonBuild at most")
+    made: dict[str, Any] = {
+        "job": _job_of(meta, job, BUILT if builds else job["image"]),
+        "participants": urls,
+        "record": {
+            "job": meta["name"],
+            "namespace": meta["namespace"],
+            "generation": meta["generation"],
+            "transaction_id": str(spec.get("transactionId") or ""),
+        },
+        "timeout": str(spec.get("timeout") or "10m"),
+    }
+    if builds:
+        repository, _, tag = job["image"].rpartition(":")
+        source = {"name": "source", "value": str(job.get("source") or "")}
+        task = {"taskRef": {"name": builds[0].get("endpoint")}, "params": [source]}
+        made["build"] = {"image": repository, "tag": tag, "taskRun": task}
+    again = (meta.get("annotations") or {}).get(AGAIN, "")
+    return LaunchFile.of(made, uid=meta["uid"], again=again)
+
+
+def _job_of(meta: Object, job: Mapping[str, Any], image: str) -> Object:
+    entrypoint = job.get("entrypoint")
+    words = (
+        entrypoint if isinstance(entrypoint, list) else str(entrypoint or "").split()
+    )
+    if not words:
+        raise ValueError("spec.job.entrypoint: name the command")
+    told = {"SOURCE": job.get("source"), "PARALLELISM": job.get("parallelism")}
+    env = [{"name": n, "value": str(v)} for n, v in told.items() if v is not None]
+    container = {"name": "job", "image": image, "command": words, "env": env}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+        "spec": {"template": {"spec": pod}},
+    }
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
