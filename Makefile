@@ -9,6 +9,7 @@ JAEGER := .cache/jaeger
 OAP := .cache/oap
 KAFKA := .cache/kafka
 ACTIVEMQ := .cache/activemq
+KUBERNETES := .cache/kubernetes/kube-apiserver
 AGENT := .cache/stock-agent
 AUTO := .cache/auto-instrumented
 OLDEST := .cache/pyspark-3.5
@@ -20,7 +21,7 @@ export PATH := $(PATH):$(CURDIR)/.cache/strace
 N ?= 1
 MINUTES ?= 10
 SEED := $(or $(SEED),$(shell date +%s))
-NIGHTLY := nightly-tests crash chaos chaos-events fuzz stateful rules model counts test-oldest-spark test-cluster \
+NIGHTLY := nightly-tests crash chaos chaos-events fuzz stateful rules model counts test-oldest-spark test-cluster test-k8s \
 	test-jaeger test-skywalking test-dashboards test-brokers browser test-compose
 
 # Makes one target after another and says how long each took. $(2): -k goes on after a failure.
@@ -32,7 +33,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 endef
 
 .PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos chaos-events rules model counts bench jaeger \
-	test-jaeger console-pictures pictures oap kafka activemq test-brokers stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
+	test-jaeger console-pictures pictures oap kafka activemq test-brokers kubernetes test-k8s stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
 setup: | java .venv/ready
@@ -150,6 +151,21 @@ test-jaeger: setup jaeger activemq  ## what a real Jaeger is told, through its o
 
 console-pictures: setup  ## docs/pictures/console-*.png, anew
 	TPC_PICTURES=docs/pictures $(BIN)/pytest tests/console/test_pictures.py $(ARGS)
+
+kubernetes: $(KUBERNETES) .cache/etcd/etcd  ## an API server of our own, built once: seven minutes of CPU time
+	@echo "ready: $(KUBERNETES)"
+
+.cache/etcd/etcd:
+	@tools/unpack etcd etcd-server && touch $@
+
+$(KUBERNETES): tools/kubernetes/go.mod tools/kubernetes/go.sum
+	@go="$$(PYTHON=$(PYTHON) tools/go)" && echo "building kube-apiserver with $$go" && mkdir -p $(@D) \
+		&& CGO_ENABLED=0 "$$go" -C tools/kubernetes build -trimpath -ldflags "-s -w" \
+			-o "$(CURDIR)/$@" k8s.io/kubernetes/cmd/kube-apiserver \
+		&& touch $@ && echo "built $@ in $$SECONDS s"
+
+test-k8s: tools kubernetes  ## launches and their operator at a real API server, with roles
+	TPC_KUBERNETES="$(CURDIR)/$(KUBERNETES)" $(PYTEST) tests/launch $(ARGS)
 
 pictures: console-pictures jaeger  ## and those of traces: tools/jaeger/README.md says where JAEGER_PAGE is from
 	TPC_JAEGER="$(CURDIR)/$(JAEGER)" PYTHONPATH=tests:. $(BIN)/python -m backends.pictures

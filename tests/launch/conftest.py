@@ -6,16 +6,18 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 import yaml
+from support import apiserver as real
 from support import registry as registries
-from support.cluster import FakeCluster, fake_cluster
+from support.cluster import FakeCluster, fake_cluster, kubeconfig_of
 from support.kubelet import Kubelet
+from support.waiting import PAUSE
 
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.launch import Launched, LaunchFile, launch
@@ -25,6 +27,7 @@ from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import served
 
+Fault = Callable[[str, str], "str | None"]
 SUPPORT = Path(__file__).parents[1]
 PUSH = [sys.executable, str(SUPPORT / "support" / "registry.py")]
 SLEEPS = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -47,18 +50,24 @@ class World:
 
     folder: Path
     kubelet: Kubelet
-    server: FakeCluster | None
+    server: FakeCluster | None  # None: it is the real one
     repository: Repository
     item: dict[str, Any]
     ledger: Path
     images: Path
-    limits: dict[str, float] = dataclasses.field(default_factory=dict)
+    limits: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
         log = f"sqlite:///{self.folder}/log.db"
-        tries = {"inline_tries": 2, "backoff_base": 0.001, **self.limits}
-        return Settings(log=log, on_pending="fail", **tries)  # type: ignore[arg-type]
+        waits = {"backoff_base": PAUSE, "backoff_cap": PAUSE, **self.limits}
+        return Settings(log=log, **waits)  # type: ignore[arg-type]
+
+    def fails(self, fault: Fault) -> None:
+        """Have requests of a launch refused, or their answers lost."""
+        if self.server is None:
+            pytest.skip("only the stand-in has faults")
+        self.server.fault = fault
 
     def write(self) -> Path:
         path = self.folder / "job.yaml"
@@ -118,24 +127,56 @@ class World:
             engine.dispose()
 
 
+@pytest.fixture(scope="session")
+def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    with real.apiserver(tmp_path_factory.mktemp("apiserver")) as (url, certificate):
+        real.prepare(Cluster(url, certificate, real.ADMIN))
+        yield url, certificate
+
+
+@pytest.fixture
+def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[FakeCluster | None, Cluster]]:
+    """The stand-in, or in `make test-k8s` the real one; and who may do all there."""
+    kubeconfig = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    if "TPC_KUBERNETES" not in os.environ:
+        with fake_cluster(kubeconfig) as (server, url):
+            yield server, Cluster(url)
+        return
+    url, certificate = request.getfixturevalue("apiserver")
+    kubeconfig.write_text(kubeconfig_of(url, real.OPERATOR, certificate))
+    admin = Cluster(url, certificate, real.ADMIN)
+    try:
+        yield None, admin
+    finally:
+        real.clear(admin)
+
+
 @pytest.fixture
 def world(
-    registry: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: str,
+    images: Path,
+    cluster: tuple[FakeCluster | None, Cluster],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
-    kubeconfig, ledger = tmp_path / "kubeconfig", tmp_path / "ledger.db"
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    ledger = tmp_path / "ledger.db"
     monkeypatch.setenv("TPC_TOKEN", "asked-for-by-nobody")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(SUPPORT), *sys.path)))
     repository = Repository(f"{registry}/{tmp_path.name.lower().replace('_', '-')}")
     rows = TaggedRows(f"sqlite:///{ledger}", table="releases")
-    with fake_cluster(kubeconfig) as (server, at), served(rows, "ledger") as url:
-        kubelet = Kubelet(Cluster(at), "default")
+    server, admin = cluster
+    with served(rows, "ledger") as url:
+        kubelet = Kubelet(admin, "default")
         container = {"name": "totals", "image": "built", "command": SLEEPS}
+        pod = {"restartPolicy": "Never", "containers": [container]}
         job = {
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {"name": "totals"},
-            "spec": {"template": {"spec": {"containers": [container]}}},
+            "spec": {"template": {"spec": pod}},
         }
         item = {
             "build": {"image": repository.name, "tag": "live", "command": []},

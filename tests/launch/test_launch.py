@@ -56,10 +56,12 @@ def test_a_pod_that_does_not_end_holds_the_start_up(world):
     (old,) = world.jobs()
     world.pushes("second")
     world.kubelet.lingering.set()
+    world.limits |= {"on_pending": "fail", "inline_tries": 2}
     with pytest.raises(CommitPendingError, match=f"waits for the end of {old}-pod"):
         world.launch()
     assert not any(world.jobs().values())
     world.kubelet.let_go()
+    world.limits.clear()
     assert world.launch().replay
     assert [name for name, runs in world.jobs().items() if runs] == [
         name for name, _ in world.kubelet.started[1:]
@@ -90,8 +92,10 @@ def test_what_fails_leaves_nothing(world, broken, reason):
     elif broken == "service":
         world.item["record"]["version"] = {"no": "column"}
     else:
-        world.server.fault = lambda method, path: (
-            "refuse" if method == "POST" and path.endswith("/jobs") else None
+        world.fails(
+            lambda method, path: (
+                "refuse" if method == "POST" and path.endswith("/jobs") else None
+            )
         )
     with pytest.raises(TwoPhaseError) as raised:
         world.launch()
@@ -106,7 +110,8 @@ def test_what_fails_leaves_nothing(world, broken, reason):
     world.pushes("mended")
     world.item.pop("check", None)
     world.item["record"]["version"] = 1
-    world.server.fault = lambda _method, _path: None
+    if broken == "cluster":
+        world.fails(lambda _method, _path: None)
     assert str(world.launch().transaction).endswith(".0.2")
     assert world.rows() == [("totals", 1)]
 
@@ -179,6 +184,7 @@ def test_a_deployment_has_no_replicas_before_its_commit(world):
     """And as many as the file says after it."""
     job = world.item["job"]
     job |= {"apiVersion": "apps/v1", "kind": "Deployment"}
+    del job["spec"]["template"]["spec"]["restartPolicy"]
     job["spec"] |= {"replicas": 2, "selector": {"matchLabels": {"app": "totals"}}}
     job["spec"]["template"]["metadata"] = {"labels": {"app": "totals"}}
     done = world.launch()
@@ -213,7 +219,7 @@ def test_an_answer_of_the_api_server_is_lost(world, lost):
         hit = place.endswith(ending) or (ending[-1] == "/" and ending in place)
         return "lose" if asked == method and hit and losses and losses.pop() else None
 
-    world.server.fault = fault
+    world.fails(fault)
     if lost == "POST /jobs":
         with pytest.raises(TwoPhaseError, match="no answer of"):
             world.launch()
@@ -241,6 +247,7 @@ def test_a_registry_that_does_not_answer_rolls_back(world):
 def test_a_job_deleted_before_its_commit_is_made_again(world):
     """By hand, between vote and commit: the handle has it whole."""
     world.kubelet.lingering.set()
+    world.limits |= {"on_pending": "fail", "inline_tries": 2}
     world.launch()
     world.pushes("second")
     with pytest.raises(CommitPendingError):
@@ -248,6 +255,7 @@ def test_a_job_deleted_before_its_commit_is_made_again(world):
     ((name, _),) = [one for one in world.jobs().items() if not one[1]][-1:]
     world.kubelet.cluster.delete("Job", "default", name)
     world.kubelet.let_go()
+    world.limits.clear()
     assert world.launch().replay
     assert world.jobs() == {name: True}
 

@@ -143,17 +143,22 @@ def fake_cluster(kubeconfig: Path) -> Iterator[tuple[FakeCluster, str]]:
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url)))
+        kubeconfig.write_text(kubeconfig_of(url, TOKEN))
         yield cluster, url
 
 
-def _kubeconfig(url: str) -> Object:
-    return {
+def kubeconfig_of(url: str, token: str, certificate: str | None = None) -> str:
+    """Write what kubectl reads."""
+    server = {"server": url}
+    if certificate is not None:
+        server["certificate-authority"] = certificate
+    item = {
         "current-context": "test",
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "clusters": [{"name": "test", "cluster": {"server": url}}],
-        "users": [{"name": "test", "user": {"token": TOKEN}}],
+        "clusters": [{"name": "test", "cluster": server}],
+        "users": [{"name": "test", "user": {"token": token}}],
     }
+    return yaml.safe_dump(item)
 
 
 def _problem(status: int, reason: str, message: str) -> tuple[int, Object]:

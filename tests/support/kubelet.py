@@ -120,7 +120,7 @@ class Kubelet:
             template = item["spec"]["template"]
             (first, *_) = template["spec"]["containers"]
             words = first["command"]
-            told = {one["name"]: one["value"] for one in first.get("env", ())}
+            told = {one["name"]: one.get("value", "") for one in first.get("env", ())}
             meta = {"name": f"{name}-pod", "namespace": self.namespace}
             labels = template["metadata"]["labels"]
             self.cluster.create(

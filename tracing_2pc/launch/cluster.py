@@ -257,5 +257,5 @@ def _kept(content: bytes) -> str:
 def _pool(cluster: Cluster, _pid: int) -> urllib3.PoolManager:
     certificate, key = cluster.certificate or (None, None)
     return urllib3.PoolManager(
-        ca_certs=cluster.ca_file, cert_file=certificate, key_file=key
+        maxsize=8, ca_certs=cluster.ca_file, cert_file=certificate, key_file=key
     )

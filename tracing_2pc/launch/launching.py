@@ -70,12 +70,12 @@ def launch(
     """
     import pyarrow as pa  # of the extra; a recovery needs none of it
 
-    batch, newest = _next(file, log)
+    newest = newest_launch(file, log)
     if newest is not None and file.is_of(newest):
+        if newest.state in {TransactionState.COMMITTING, TransactionState.ABORTING}:
+            newest = _finish(file, log, settings, cluster)
         if newest.state is TransactionState.COMMITTED:
             return Launched(newest.id, replay=True)
-        if newest.state is TransactionState.COMMITTING:
-            batch = newest.id.batch  # a replay, which delivers it
         if newest.state is TransactionState.ABORTED and not again:
             why = newest.detail or newest.cause
             raise ConfigurationError(
@@ -99,18 +99,20 @@ def launch(
         return receipts
 
     coordinator.apply(
-        batch, run=file.run(), query=None, write=write, cancel=lambda _: stopping.set()
+        _following(newest),
+        run=file.run(),
+        query=None,
+        write=write,
+        cancel=lambda _: stopping.set(),
     )
-    if not names:
-        assert newest is not None  # noqa: S101 - only what is on record is a replay
-        return Launched(newest.id, replay=True)
-    return Launched(names[0], replay=False)
+    (transaction,) = names
+    return Launched(transaction, replay=False)
 
 
 def dry_run(file: LaunchFile, log: OperatorLog) -> list[str]:
     """Say what a launch would make, in lines; nothing is asked but the log."""
-    batch, newest = _next(file, log)
-    attempt = 1
+    newest = newest_launch(file, log)
+    batch, attempt = _following(newest), 1
     if newest is not None and newest.id.batch == batch:
         attempt = newest.id.attempt + 1
     of = TransactionId(file.application, batch, attempt)
@@ -169,6 +171,17 @@ def newest_launch(file: LaunchFile, log: OperatorLog) -> TransactionRecord | Non
     return None
 
 
+def _finish(
+    file: LaunchFile, log: OperatorLog, settings: Settings, cluster: Cluster | None
+) -> TransactionRecord:
+    """Deliver what is decided, and return the newest launch as it stands then."""
+    job = _job(file, settings, threading.Event(), cluster, None)
+    job.coordinator(log, OpenTelemetryTracing(), lambda: False).recover()
+    newest = newest_launch(file, log)
+    assert newest is not None  # noqa: S101 - it was there before
+    return newest
+
+
 def _job(
     file: LaunchFile,
     settings: Settings,
@@ -199,14 +212,13 @@ def _sinks(
     return sinks
 
 
-def _next(file: LaunchFile, log: OperatorLog) -> tuple[int, TransactionRecord | None]:
-    """Return the number of the next launch, and the newest one that is on record."""
-    newest = newest_launch(file, log)
+def _following(newest: TransactionRecord | None) -> int:
+    """Return the number of the launch after the newest one that is on record."""
     if newest is None:
-        return 0, None
+        return 0
     is_over = newest.state in {
         TransactionState.COMMITTING,
         TransactionState.COMMITTED,
         TransactionState.CONCLUDED,
     }
-    return newest.id.batch + is_over, newest
+    return newest.id.batch + is_over

@@ -168,6 +168,8 @@ class Operator:
             return True
         if newest.state in _ENDED:
             return False
+        if newest.state is not TransactionState.ACTIVE:
+            return True  # decided: to be delivered, by anybody
         # Of another operator, or of this one's last life, whom nobody sees: the newer
         # run supersedes, once. Later, what another one has begun is left to it.
         is_mine = uid not in self._seen
