@@ -172,7 +172,7 @@ def registered(path: str, text: str) -> Iterator[str]:
 def targets(path: str, text: str) -> Iterable[str]:
     """`make …` is a target."""
     said = [*words(text), *"".join(blocks(text, "sh")).splitlines()]
-    named = {m[1] for word in said if (m := re.match(r"make ([a-z][a-z-]*)", word))}
+    named = {m[1] for word in said if (m := re.match(r"make ([a-z][a-z0-9-]*)", word))}
     return named - make_targets()
 
 

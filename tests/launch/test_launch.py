@@ -12,6 +12,7 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     TwoPhaseError,
 )
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
 def test_image_job_and_service_change_together(world):
@@ -177,6 +178,32 @@ def test_a_task_run_builds(world):
     with pytest.raises(ConfigurationError, match=r"TaskRun .*pip cannot resolve"):
         world.launch()
     assert list(world.kubelet.named("TaskRun")) == [name]
+
+
+@pytest.mark.ci
+def test_a_launch_is_one_trace_and_its_job_links_to_it(world, exported, monkeypatch):
+    """Build, job and service below one root; the job knows who started it."""
+    seen = world.folder / "seen"
+    tells = f'printf %s "$TRACEPARENT" > {seen}; exec "$@"'
+    command = world.item["build"]["command"]
+    world.item["build"]["command"] = ["sh", "-c", tells, "sh", *command]
+    world.launch()
+    spans = exported()
+    (root,) = [span for span in spans if span.name == "tpc.transaction"]
+    named = {s.name for s in spans if s.context.trace_id == root.context.trace_id}
+    assert {
+        "BuiltImage.pre_commit",
+        "SuspendedJob.pre_commit",
+        "POST /prepare",
+    } <= named
+    assert {"BuiltImage.commit", "SuspendedJob.commit", "POST /commit"} <= named
+    (job,) = world.kubelet.named("Job").values()
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    told = {one["name"]: one["value"] for one in container["env"]}
+    for at in (told["TRACEPARENT"], seen.read_text()):
+        assert int(at.split("-")[1], 16) == root.context.trace_id
+    monkeypatch.setenv("TRACEPARENT", told["TRACEPARENT"])  # as in the job's process
+    assert OpenTelemetryTracing().reserve()["tpc-link"] == told["TRACEPARENT"]
 
 
 @pytest.mark.ci

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import urllib3
 from support.waiting import PAUSE, until
 
 from tracing_2pc.launch.cluster import Cluster
@@ -192,6 +193,52 @@ def test_two_operators_launch_once(world, resource):
     (job,) = world.jobs()
     assert [name for name, _ in world.kubelet.started] == [job]
     assert world.generations() == [1]
+
+
+@pytest.mark.ci
+def test_a_spec_that_changes_under_way_is_launched_next(world, resource):
+    """What has begun is ended first; of each number there is one launch."""
+    gate = world.folder / "gate"
+    wait = f'until test -e {gate}; do sleep 0.05; done; exec "$@"'
+    world.kubelet.tasks["push"] = ["sh", "-c", wait, "sh", *world.kubelet.tasks["push"]]
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Preparing")
+        change(world, job={"source": "second"})
+        gate.touch()
+        until(lambda: world.generations() == [1, 2])
+        until(lambda: status(world).get("phase") == "Committed")
+    (job,) = world.jobs()
+    assert world.kubelet.started[-1][0] == job
+
+
+@pytest.mark.nightly
+def test_kubectl_shows_phase_and_reason(world, resource):
+    """In the columns of `kubectl get tsj`, which the API server writes itself."""
+    if world.server is not None:
+        pytest.skip("only a real API server writes tables")
+    world.kubelet.tasks["push"] = ["sh", "-c", "echo no such branch; exit 1"]
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "RolledBack")
+    admin = world.kubelet.cluster
+    with urllib3.PoolManager(ca_certs=admin.ca_file) as pool:
+        answer = pool.request(
+            "GET",
+            f"{admin.url}/apis/stream.example.com/v1alpha1/namespaces/default/"
+            "transactionalsparkjobs",
+            headers={
+                "Authorization": f"Bearer {admin.token}",
+                "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io",
+            },
+        )
+    table = answer.json()
+    names = [column["name"] for column in table["columnDefinitions"]]
+    assert names == ["Name", "Phase", "Since", "Transaction", "Because"]
+    ((name, phase, _, transaction, because),) = [row["cells"] for row in table["rows"]]
+    assert (name, phase) == ("totals", "RolledBack")
+    assert transaction == status(world)["transaction"]
+    assert "no such branch" in because
 
 
 @pytest.mark.nightly

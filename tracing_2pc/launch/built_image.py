@@ -22,6 +22,8 @@ from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import BlobGoneError, Manifest, Repository
 from tracing_2pc.launch.waiting import wait_for
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+from tracing_2pc.tracing.propagation import environment_of
+from tracing_2pc.tracing.spans import current_carrier
 
 NAME: Final = "launch-image"
 
@@ -161,6 +163,7 @@ class BuiltImage:
 
     def _run_command(self, command: Sequence[str], of: str, reference: str) -> None:
         told = {**os.environ, "IMAGE": reference, "TRANSACTION_ID": of}
+        told |= environment_of(current_carrier())
         try:
             process = subprocess.Popen(  # noqa: S603 - the user's own, from the file
                 command,

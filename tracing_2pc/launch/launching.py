@@ -24,9 +24,10 @@ from tracing_2pc.launch.built_image import BuiltImage, staging_tag, task_name
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.launch_file import LaunchFile
 from tracing_2pc.launch.suspended_job import SuspendedJob
-from tracing_2pc.sinks.base import Sink, SinkParticipant, write_branch
+from tracing_2pc.sinks.base import Sink, SinkParticipant
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.spark.tasks import write_traced_branch
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
@@ -94,7 +95,7 @@ def launch(
         say(f"{record.id}: preparing {', '.join(record.participants)}")
         place = BranchId(0, 0)
         at = BranchContext(record.id, place, record.participants, record.carrier)
-        receipts = write_branch(job.sink, at, [row])
+        receipts = write_traced_branch(job.sink, at, [row])
         say(f"{record.id}: all are prepared")
         return receipts
 

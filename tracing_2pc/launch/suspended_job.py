@@ -21,6 +21,8 @@ from tracing_2pc.launch.built_image import BuiltImage
 from tracing_2pc.launch.cluster import ChangedError, Cluster, ClusterError, Object
 from tracing_2pc.launch.waiting import wait_for
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+from tracing_2pc.tracing.propagation import environment_of
+from tracing_2pc.tracing.spans import current_carrier
 
 NAME: Final = "launch-job"
 
@@ -94,6 +96,7 @@ class Plan:
             labelled["labels"] = {**(labelled.get("labels") or {}), **labels}
         meta["name"] = object_name(meta["name"], transaction)
         told = {**self.environment, "TRANSACTION_ID": str(transaction)}
+        told |= environment_of(current_carrier())
         pod = template["spec"]
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
             if container.get("image") == BUILT:

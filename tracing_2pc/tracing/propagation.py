@@ -43,6 +43,9 @@ except Exception as error:  # noqa: BLE001 - a name without its package
 logger = logging.getLogger(__name__)
 _W3C: Final = TraceContextTextMapPropagator()
 _BAGGAGE: Final = "baggage"
+_VARIABLE: Final = "TRACEPARENT"
+"""As OpenTelemetry names it where a process starts another."""
+
 _MOST_STORED: Final = 2048
 """Characters of names and values of a carrier that is stored."""
 
@@ -115,6 +118,17 @@ def receive_ids(headers: Mapping[str, str]) -> SpanContext:
     parent, malformed = w3c.read(_split(headers)[0])
     _count(malformed)
     return parent or trace.INVALID_SPAN_CONTEXT
+
+
+def environment_of(carrier: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable by which a process that is started knows who started it."""
+    return {_VARIABLE: at} if (at := carrier.get("traceparent")) else {}
+
+
+def started_by() -> str | None:
+    """Return the `traceparent` of what has started this process, if one is told."""
+    at = os.environ.get(_VARIABLE, "")
+    return at if span_of({"traceparent": at}).is_valid else None
 
 
 def span_of(carrier: Mapping[str, str]) -> SpanContext:

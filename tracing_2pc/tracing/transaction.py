@@ -33,6 +33,7 @@ from tracing_2pc.tracing import instruments, spans
 from tracing_2pc.tracing.propagation import (
     extract,
     span_of,
+    started_by,
     thin_out_after,
 )
 from tracing_2pc.tracing.sdk import roots
@@ -71,7 +72,7 @@ class OpenTelemetryTracing:
         try:
             if not (root := roots.reserve(names.TRANSACTION, self._root)):
                 return root
-            upstream = spans.current_carrier().get("traceparent")
+            upstream = spans.current_carrier().get("traceparent") or started_by()
             link = {LINK: upstream} if upstream else {}
             return Carrier({**root, **roots.origin(), **link})
         except Exception:  # a foreign sampler or id generator raised
