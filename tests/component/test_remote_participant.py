@@ -53,9 +53,13 @@ SIZES = {
 API than ours answers: a schema registry, a back end of traces."""
 
 
-def test_http_and_https_are_built_in():
+def test_what_is_built_in():
     """A sink, an operator and recovery get the same client, which pickles."""
-    for url in ("http://127.0.0.1:9", "https://there:8443/base"):
+    for url in (
+        *("http://127.0.0.1:9", "https://there:8443/base"),
+        *("grpc://127.0.0.1:9", "grpcs://there:50051"),
+    ):
+        assert check_url(url) == url
         opened = open_participant("ledger", url, "env:TPC_TOKEN", 2.0)
         assert isinstance(opened, RemoteParticipant)
         assert (opened.name, opened.url) == ("ledger", url)
@@ -67,9 +71,9 @@ def test_a_scheme_without_a_transport_is_one_clear_line():
     with pytest.raises(ConfigurationError) as refused:
         open_participant("ledger", "pigeon://there:50051", None, 2.0)
     assert str(refused.value) == (
-        "participant 'ledger': no transport for pigeon:// is known: use http:// or "
-        "https://, install a package that has pigeon among its tracing_2pc.transports, "
-        "or call register_transport"
+        "participant 'ledger': no transport for pigeon:// is known: use http://, "
+        "https://, grpc://, grpcs://, install a package that has pigeon among its "
+        "tracing_2pc.transports, or call register_transport"
     )
     with pytest.raises(ValueError, match="no transport for pigeon:// is known"):
         check_url("pigeon://there:50051")
@@ -111,8 +115,11 @@ def test_a_port_that_is_none_is_refused(port):
         check_url(f"http://there:{port}")
 
 
-def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path):
-    """The package alone, in a zip file, opens an HTTP participant."""
+@pytest.mark.parametrize(
+    ("scheme", "opened"), [("http", "HttpParticipant"), ("grpc", "GrpcParticipant")]
+)
+def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path, scheme, opened):
+    """The package alone, in a zip file, opens a participant."""
     shipped = tmp_path / "shipped.zip"
     with zipfile.ZipFile(shipped, "w") as archive:
         for module in PACKAGE.rglob("*.py"):
@@ -124,7 +131,7 @@ def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path):
         " 'site-packages' in p]\n"
         "metadata.entry_points = None\n"
         "from tracing_2pc.core.remote_participant import open_participant\n"
-        "print(type(open_participant('a', 'http://b:1', None, 1.0)).__name__)\n"
+        f"print(type(open_participant('a', '{scheme}://b:1', None, 1.0)).__name__)\n"
         "import tracing_2pc; print(tracing_2pc.__file__)\n"
     )
     done = subprocess.run(
@@ -135,7 +142,7 @@ def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path):
         cwd=tmp_path,
     )
     name, origin = done.stdout.split()
-    assert name == "HttpParticipant"
+    assert name == opened
     assert origin.startswith(str(shipped))
 
 
@@ -185,6 +192,7 @@ SERVERS = ("flask", "werkzeug", "gunicorn")
         ("tracing_2pc.operations.watch", (*KIT, *SERVERS)),
         ("tracing_2pc.http.metrics_server", (*KIT, *SERVERS)),
         ("tracing_2pc.http.client", (*KIT, *SERVERS)),
+        ("tracing_2pc.grpc.client", (*KIT, *SERVERS, "grpc_health")),
     ],
 )
 def test_a_face_needs_no_more_than_its_own_packages(module, absent):

@@ -25,10 +25,12 @@ class Kind:
     Args:
         database: `sqlite` or `postgresql`.
         ledger: makes the resource that holds rows, from its database's URL.
+        transport: by which the ledger is reached; the notifier is by HTTP.
     """
 
     database: str
     ledger: Callable[[str], ParticipantEngine]
+    transport: str = "http"
 
 
 def outbox(url: str, partner: str) -> ParticipantEngine:
@@ -39,6 +41,7 @@ def outbox(url: str, partner: str) -> ParticipantEngine:
 KINDS: dict[str, Kind] = {
     "sqlite": Kind("sqlite", partial(TaggedRows, table=TABLE)),
     "postgresql": Kind("postgresql", partial(TaggedRows, table=TABLE)),
+    "grpc": Kind("sqlite", partial(TaggedRows, table=TABLE), "grpc"),
     "prepared": Kind("postgresql", partial(PreparedTransactions, table=TABLE)),
 }
 """Add a kind here: every point is then tried with it."""

@@ -24,6 +24,7 @@ from participants.partner import create_app
 from tracing_2pc import FileSink, ParticipantSink, Settings
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.grpc import server as grpc_server
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.wiring import open_configured_log
@@ -120,12 +121,15 @@ def partner(database: Path, port: int) -> None:
 
 
 def participant(
-    make: Callable[..., ParticipantEngine], about: tuple[str, ...], port: int
+    make: Callable[..., ParticipantEngine],
+    about: tuple[str, ...],
+    port: int,
+    transport: str = "http",
 ) -> None:
     """Be a participant."""
     app = Flask("participant")
     app.register_blueprint(participant_blueprint(make(*about), insecure=True))
-    _serve(app, port)
+    _SERVERS[transport](app, port)
 
 
 def _serve(app: Flask, port: int) -> None:
@@ -136,6 +140,19 @@ def _serve(app: Flask, port: int) -> None:
         listening.listen(128)
         fd = listening.fileno()
         make_server("127.0.0.1", port, app, threaded=True, fd=fd).serve_forever()
+
+
+def _serve_grpc(app: Flask, port: int) -> None:
+    # The port is held for it: see `world._reserve_port`.
+    options = {**dict(grpc_server._OPTIONS), "grpc.so_reuseport": 1}
+    grpc_server._OPTIONS = tuple(options.items())
+    grpc_server.serve_grpc(app, f"127.0.0.1:{port}")
+
+
+_SERVERS: dict[str, Callable[[Flask, int], None]] = {
+    "http": _serve,
+    "grpc": _serve_grpc,
+}
 
 
 def recovery(log: str, participants: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from support.waiting import AT_LAST
+from support.waiting import AT_LAST, SOON
 
 from crash import oracle, roles, source
 from crash.deaths import Deaths
@@ -21,6 +21,7 @@ from crash.kinds import KINDS, TABLE, outbox
 from crash.points import OUTSIDE, PARTICIPANTS, Scenario, Variant
 from crash.processes import Life, Process, pipe
 from participants.processes import answers
+from tracing_2pc.core.remote_participant import open_participant
 
 APPLICATION = "crash"
 _LIVES = 10
@@ -141,7 +142,8 @@ class World:
             process = Process(life, roles.partner, file, port)
         elif name == "ledger":
             url = self.urls[name]
-            process = Process(life, roles.participant, kind.ledger, (url,), port)
+            about = (kind.ledger, (url,), port, kind.transport)
+            process = Process(life, roles.participant, *about)
         else:
             about = (self.urls[name], f"{self._url('partner')}/notifications")
             process = Process(life, roles.participant, outbox, about, port)
@@ -150,14 +152,23 @@ class World:
 
     def _await(self, name: str) -> None:
         """Wait until a service answers; an outbox begins to send when it is asked."""
-        while not answers(f"{self._url(name)}/health/ready"):
+        while not self._is_ready(name):
             self.check_time()
             if self._services[name].ended() is not None:
                 self._start_service(name)
             time.sleep(_PAUSE)
 
+    def _is_ready(self, name: str) -> bool:
+        url = self._url(name)
+        if url.startswith("http:"):
+            return answers(f"{url}/health/ready")
+        described = open_participant(name, url, None, SOON).describe()
+        return (described.unreachable, described.unready) == (None, None)
+
     def _url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self._port(name)}"
+        kind = KINDS[self.variant.kind]
+        transport = kind.transport if name == "ledger" else "http"
+        return f"{transport}://127.0.0.1:{self._port(name)}"
 
     def _port(self, name: str) -> int:
         return int(self._ports[name].getsockname()[1])

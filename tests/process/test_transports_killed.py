@@ -138,6 +138,31 @@ def test_frozen_it_is_late_and_thawed_it_answers(ledger):
     assert ledger.asked().show(ID).state == "committed"
 
 
+def test_the_shipped_ledger_by_grpc(tmp_path, monkeypatch):
+    """Its one command, with one word more: tokens, health, and a clean end."""
+    (tmp_path / "tokens").write_text("viewer a-token-of-a-viewer-0123456789\n")
+    monkeypatch.setenv("TPC_TOKEN", "a-token-of-a-viewer-0123456789")
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "participants.ledger"]
+    environment = {
+        "PYTHONPATH": PATH,
+        "LEDGER_DATABASE": f"sqlite:///{tmp_path}/ledger.db",
+        "TPC_TOKENS_FILE": str(tmp_path / "tokens"),
+    }
+    ledger = Process(
+        "ledger",
+        [*command, "--grpc", "--port", str(port)],
+        tmp_path / "log",
+        environment,
+    )
+    url = f"grpc://127.0.0.1:{port}"
+    asked = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT)
+    with stopping(ledger):
+        ledger.start()
+        until(lambda: asked.describe().role == "viewer", tell=lambda _: ledger.tail())
+        assert ledger.stop(PATIENT) == 0
+
+
 def _children(pid: int) -> list[int]:
     told = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
     return [int(child) for child in told.split()]

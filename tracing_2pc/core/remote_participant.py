@@ -227,8 +227,8 @@ def no_transport(url: str) -> str:
     """Return the message for a URL that no transport is known for."""
     scheme = url.partition(":")[0]
     return (
-        f"no transport for {scheme}:// is known: use http:// or https://, install a "
-        f"package that has {scheme} among its {ENTRY_POINTS}, or call "
+        f"no transport for {scheme}:// is known: use {'://, '.join(_BUILT_IN)}://, "
+        f"install a package that has {scheme} among its {ENTRY_POINTS}, or call "
         "register_transport"
     )
 
