@@ -21,6 +21,7 @@ from support.skywalking import certificate
 from support.transports import over
 from support.waiting import AT_LAST, PATIENT, PAUSE, until
 
+from participants.processes import free_ports
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.grpc import GrpcServer, messages
@@ -291,6 +292,17 @@ def test_a_port_that_is_taken_is_said(server, world):
         GrpcServer(world.app, listen)
     with pytest.raises(ConfigurationError, match="expected address:port"):
         GrpcServer(world.app, "somewhere")
+
+
+def test_who_was_not_there_is_reached_as_soon_as_it_is(world):
+    """gRPC itself would wait before it tries again, longer each time."""
+    (port,) = free_ports(1)
+    asked = open_participant("participant", f"grpc://127.0.0.1:{port}", None, PATIENT)
+    for _ in range(5):
+        with pytest.raises(ParticipantUnavailableError, match="nothing listens"):
+            asked.prepared()
+    with GrpcServer(world.app, f"127.0.0.1:{port}"):
+        assert asked.prepared().branches == ()
 
 
 def test_tls_is_checked_as_for_https(world, tmp_path, monkeypatch):

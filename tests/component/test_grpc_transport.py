@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -30,6 +32,7 @@ from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
 from tracing_2pc.grpc import messages
 from tracing_2pc.grpc.client import CHUNK, GrpcParticipant
+from tracing_2pc.grpc.connection import stub_of
 
 ID = TransactionId("orders", 3, 1)
 TEXTS = texts("component")
@@ -297,6 +300,45 @@ def test_each_piece_of_a_body_has_the_time_and_not_all_of_them_together(wire):
     assert Vote.COMMIT is hasty.prepare(
         ID, BranchId(0, 7), lambda: Slow(ROWS + ROWS), rows=2, length=8, digest=DIGEST
     )
+
+
+def test_a_body_that_cannot_be_read_is_no_answer(wire, caplog):
+    """The disk of the caller has failed: nothing is said of the participant."""
+
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError("the disk is gone")
+
+    wire.says = vote()
+    with pytest.raises(ParticipantUnavailableError, match="may or may not") as caught:
+        wire.participant.prepare(
+            ID, BranchId(0, 7), lambda: Broken(ROWS), rows=2, length=4, digest=DIGEST
+        )
+    assert "answered" not in str(caught.value)
+
+
+def test_the_abort_of_no_branch_is_not_sent(wire):
+    """A message cannot say null: left out, it would be the abort of all branches."""
+    body = json.dumps({"transaction_id": str(ID), "branch": None}).encode()
+    with pytest.raises(ValueError, match="null"):
+        wire.participant.exchange("POST", "/abort", body, {}, PATIENT, 1)
+    assert wire.heard == []
+
+
+def test_a_child_of_a_fork_has_a_channel_of_its_own(wire, monkeypatch):
+    """`tests/process` forks; here it is that nothing of the parent's is used."""
+    ours = stub_of(wire.participant.url)
+    assert stub_of(wire.participant.url) is ours
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert stub_of(wire.participant.url) is not ours
+
+
+def test_no_proxy_is_used(wire, monkeypatch):
+    """Whatever the environment says."""
+    for name in ("grpc_proxy", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    wire.says = outcome()
+    wire.participant.commit(record())
 
 
 def test_an_answer_that_is_too_long_is_none(wire, monkeypatch):

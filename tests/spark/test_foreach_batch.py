@@ -26,6 +26,7 @@ from support.stream_world import (
     failing_query,
 )
 from support.texts import texts
+from support.transports import OTHERS, TRANSPORTS
 from support.waiting import ANSWERED, AT_LAST, PATIENT, UNDELAYED, until
 
 from tracing_2pc import ParticipantSink
@@ -59,6 +60,21 @@ def test_each_batch_lands_in_both(world):
     """The simplest promise: three batches, two services, each row once in each."""
     write_numbers(world.folder, range(3))
     world.run(world.callback(), world.source().repartition(2))
+    assert world.held() == (numbers_of(3), numbers_of(3))
+    assert world.state("test.2.1") is TransactionState.COMMITTED
+
+
+@pytest.mark.parametrize("transport", OTHERS)
+@BOTH_PATHS
+def test_each_batch_lands_over_another_transport(world, transport):
+    """From workers that Spark has forked, and from the driver, beside one by HTTP."""
+    app = create_app(f"sqlite:///{world.folder / 'b.db'}")
+    world.apps.callback(app.extensions["resource"].close)
+    b = world.apps.enter_context(TRANSPORTS[transport].serve(app))
+    sink = ParticipantSink({"a": world.a, "b": b}, token=None, timeout=ANSWERED)
+    write_numbers(world.folder, range(3))
+    callback = world.callback(sink=sink)
+    world.run(callback, world.source().repartition(4))
     assert world.held() == (numbers_of(3), numbers_of(3))
     assert world.state("test.2.1") is TransactionState.COMMITTED
 

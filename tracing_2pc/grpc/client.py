@@ -156,9 +156,17 @@ class _Upload:
         self._headers = headers
         self._timeout = timeout
         self._until = time.monotonic() + timeout
+        self._error: Exception | None = None
 
     def messages(self) -> Iterator[Any]:
-        """Yield the branch, then its records."""
+        """Yield the branch, then its records; keep what reading them raises."""
+        try:
+            yield from self._messages()
+        except Exception as error:
+            self._error = error
+            raise
+
+    def _messages(self) -> Iterator[Any]:
         headers = self._headers
         branch = Branch(
             branch=headers[contract.BRANCH_HEADER],
@@ -184,7 +192,13 @@ class _Upload:
             if time.monotonic() >= self._until:
                 call.cancel()
                 raise NoAnswerError(Silence.LATE, "TimeoutError")
-        return call.result()
+        try:
+            return call.result()
+        except grpc.RpcError as error:
+            if self._error is None:
+                raise
+            kind = type(self._error).__name__
+            raise NoAnswerError(Silence.CUT, kind) from error
 
 
 def _order(kind: Any, content: bytes) -> Any:
