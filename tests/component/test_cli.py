@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from support.cli import ROOT, Operator, on_a_terminal
 from support.protocol import raising
-from support.spark import serving
 from support.texts import texts
+from support.transports import TRANSPORTS
 
 from tracing_2pc.cli import main
 from tracing_2pc.cli.arguments import EXAMPLES, parser
@@ -161,8 +161,9 @@ def test_a_wrong_call_ends_with_2(folder, arguments, capsys):
     assert capsys.readouterr() != ("", "")
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_recover_finishes_at_the_participants_of_the_settings(
-    folder, log, monkeypatch, capsys
+    folder, log, monkeypatch, capsys, transport
 ):
     """Decided, and the driver is gone: one command finishes it, without Spark."""
     from support.service import create_app
@@ -171,7 +172,8 @@ def test_recover_finishes_at_the_participants_of_the_settings(
     assert main(["recover"]) == 1
     assert TEXTS["no address"] in capsys.readouterr().out
     app = create_app(f"sqlite:///{folder}/ledger.db")
-    with serving(app) as url, contextlib.closing(app.extensions["resource"]):
+    serve = TRANSPORTS[transport].serve
+    with serve(app) as url, contextlib.closing(app.extensions["resource"]):
         monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
         monkeypatch.setenv("TPC_TOKEN", "anything")
         assert main(["recover", "--json"]) == 0
@@ -188,7 +190,8 @@ def test_recover_finishes_at_the_participants_of_the_settings(
         assert capsys.readouterr().out == "nothing unfinished\n"
 
 
-def test_recover_says_what_it_was_answered(folder, log, monkeypatch, capsys):
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_recover_says_what_it_was_answered(folder, log, monkeypatch, capsys, transport):
     """A token that is not for this: the answer and its reason, in a line."""
     from flask import Flask
 
@@ -198,7 +201,8 @@ def test_recover_says_what_it_was_answered(folder, log, monkeypatch, capsys):
     resource = TaggedRows(f"sqlite:///{folder}/ledger.db", "orders")
     app = Flask("ledger")
     app.register_blueprint(participant_blueprint(resource, tokens=tokens))
-    with serving(app) as url, contextlib.closing(resource):
+    serve = TRANSPORTS[transport].serve
+    with serve(app) as url, contextlib.closing(resource):
         monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
         for token, why in (
             ("0123456789abcdef", "(role viewer: this needs the role job or operator)"),

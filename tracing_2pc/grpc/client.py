@@ -140,8 +140,8 @@ class GrpcParticipant(HttpParticipant):
             raise NoAnswerError(silence, code.name) from error
         if code is grpc.StatusCode.UNIMPLEMENTED and path not in _OF_A_TRANSACTION:
             raise NoAnswerError(Silence.NOT_OFFERED, _NO_ASK) from error
-        reason = f"{code.name}: {detail}"
-        return _answered(_STATUSES.get(code, FAULT), json.dumps({"detail": reason}))
+        document = json.dumps({"detail": detail or code.name})
+        return _answered(_STATUSES.get(code, FAULT), document)
 
 
 class _Upload:
