@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from flask import Flask
-from manual import block, page
+from manual import block, page, rows, words
 
 from tracing_2pc.core import remote_participant
 from tracing_2pc.core.errors import (
@@ -39,6 +39,13 @@ def road(monkeypatch, tmp_path) -> Iterator[types.ModuleType]:
     module.SERVED["ledger"] = app
     yield module
     rows.close()
+
+
+def test_every_scheme_that_is_built_in_is_listed():
+    """In the table at the top of the page, and no other."""
+    listed = rows(page("transports"), "| scheme | what it needs | page |")
+    schemes = [scheme for row in listed for scheme in words(row[0])]
+    assert schemes == list(remote_participant._BUILT_IN)
 
 
 def test_a_batch_goes_over_it(road):
