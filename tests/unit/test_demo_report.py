@@ -31,8 +31,14 @@ def test_what_was_found_is_said_in_words():
     good = [*Summary(VERDICT, [HIT], 31, 1, 0, ["the trace"], 97.0).lines()]
     text = "\n".join(good)
     assert good[0] == "the trace"
-    for name in ("lost", "duplicated", "wrong", "split", "unfinished"):
-        assert TEXTS[f"demo: 0 {name}"] in text
+    for name in (
+        "demo: 0 lost",
+        "demo: 0 duplicated",
+        "demo: 0 wrong",
+        "demo: 0 split",
+        "demo: 0 unfinished",
+    ):
+        assert TEXTS[name] in text
     assert TEXTS["demo: good"] in text
     bad = dataclasses.replace(VERDICT, lost=2, notes=("2013-01-05 AA 33",))
     lines = [*Summary(bad, [], 30, 0, 1, [], 97.0).lines()]
