@@ -196,7 +196,7 @@ def _kept(span: ReadableSpan) -> bytes | None:
         if "tpc.transaction.id" not in shown:
             return None
         line["attributes"] = {k: v for k, v in shown.items() if k in ATTRIBUTES}
-    line["host"] = span.resource.attributes.get(HOST_NAME)
+    line["host"] = _process(span.resource)[2]
     return json.dumps(line).encode() + b"\n"
 
 
@@ -212,16 +212,17 @@ def to_ring(folder: Path) -> BatchSpanProcessor:
 
 def as_json(span: ReadableSpan) -> dict[str, Any]:
     """Describe a span in plain JSON; times are Unix nanoseconds."""
-    context = span.get_span_context()
+    service, instance, _ = _process(span.resource)
+    parent = span.parent
     return {
         "name": span.name,
-        **_ids(context),
-        "parent_id": _ids(span.parent)["span_id"],
+        **_ids(span.context),
+        "parent_id": None if parent is None else f"{parent.span_id:016x}",
         "kind": span.kind.name,
         "start": span.start_time,
         "end": span.end_time,
-        "service": span.resource.attributes.get(SERVICE_NAME),
-        "instance": span.resource.attributes.get(SERVICE_INSTANCE_ID),
+        "service": service,
+        "instance": instance,
         "attributes": dict(span.attributes or {}),
         "links": [_ids(link.context) for link in span.links],
         "status": span.status.status_code.name,
@@ -232,9 +233,23 @@ def _ids(context: trace.SpanContext | None) -> dict[str, str | None]:
     if context is None:
         return {"trace_id": None, "span_id": None}
     return {
-        "trace_id": trace.format_trace_id(context.trace_id),
-        "span_id": trace.format_span_id(context.span_id),
+        "trace_id": f"{context.trace_id:032x}",
+        "span_id": f"{context.span_id:016x}",
     }
+
+
+def _process(described: Resource) -> tuple[Any, ...]:
+    """Return its service, instance and host; almost all spans are of one process."""
+    global _known
+    of, known = _known  # one value: threads take turns
+    if of is not described:
+        names = (SERVICE_NAME, SERVICE_INSTANCE_ID, HOST_NAME)
+        known = tuple(map(described.attributes.get, names))
+        _known = described, known
+    return known
+
+
+_known: tuple[Resource | None, tuple[Any, ...]] = None, ()
 
 
 def resource(service: str) -> Resource:
@@ -257,9 +272,11 @@ def _instance(_pid: int) -> str:
     return str(uuid.uuid4())
 
 
-def provider(service: str) -> TracerProvider:
+def provider(
+    service: str, make: type[TracerProvider] = TracerProvider
+) -> TracerProvider:
     """Make a provider without exporters."""
-    return TracerProvider(resource=resource(service), shutdown_on_exit=False)
+    return make(resource=resource(service), shutdown_on_exit=False)
 
 
 def in_batches(name: str) -> CountedBatches:

@@ -102,8 +102,9 @@ class _Process:
         The program's own set-up is left alone: it may come later.
         """
         from tracing_2pc.tracing.sdk import exporting
+        from tracing_2pc.tracing.sdk.kept import KeptProvider
 
-        provider = exporting.provider(service)
+        provider = exporting.provider(service, KeptProvider)
         if is_kept := self.keep_spans_of(provider):
             self._flushing = Flushing([])
             self.end_with(provider.shutdown)

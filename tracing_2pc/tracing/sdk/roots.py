@@ -24,7 +24,9 @@ from tracing_2pc.tracing.propagation import skywalking, span_of, storable_contex
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
 
-_RANDOM: Final = 0x02
+RANDOM: Final = 0x02
+"""The flag of a trace id that is random."""
+
 START: Final = "tpc-start"
 _PROCESS: Final = "tpc-process"
 _described: tuple[object, str] = None, ""
@@ -89,7 +91,7 @@ def _as_started(sdk: SdkTracer, name: str, trace_id: int, span_id: int) -> SpanC
     recorded = sampled.decision is Decision.RECORD_AND_SAMPLE
     flags = TraceFlags.SAMPLED if recorded else TraceFlags.DEFAULT
     if getattr(sdk.id_generator, "is_trace_id_random", bool)():
-        flags |= _RANDOM
+        flags |= RANDOM
     return SpanContext(
         trace_id,
         span_id,

@@ -1,0 +1,172 @@
+"""Spans that are kept on this machine and go nowhere else: a third of the SDK's cost.
+
+Ids, sampling, resource and processors are the SDK's. What a span does without is what
+only exporting and other libraries need: limits, events, locks, a copy at its end. It is
+written by a thread, later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Tracer, TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.util import types
+
+from tracing_2pc.tracing.sdk.roots import RANDOM
+from tracing_2pc.tracing.spans import SCOPE
+
+_SCOPE: Final = InstrumentationScope(SCOPE)
+_UNSET: Final = Status()
+
+
+class KeptSpan(trace.Span):
+    """A span of this library that is sampled, as exporters read one."""
+
+    instrumentation_scope = _SCOPE
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        kind: SpanKind,
+        attributes: types.Attributes,
+        links: Sequence[Link],
+        start_time: int,
+    ) -> None:
+        self.name = name
+        self.context = context
+        self.parent = parent
+        self.kind = kind
+        self.attributes: dict[str, types.AttributeValue] = dict(attributes or {})
+        self.links = links
+        self.start_time = start_time
+        self.end_time: int | None = None
+        self.status = _UNSET
+        self._tracer = tracer
+
+    @property
+    def resource(self) -> Resource:
+        """What is known of the process."""
+        return self._tracer.resource
+
+    def get_span_context(self) -> SpanContext:
+        """Return its ids."""
+        return self.context
+
+    def is_recording(self) -> bool:
+        """Whether it takes attributes: until it ends."""
+        return self.end_time is None
+
+    def set_attribute(self, key: str, value: types.AttributeValue) -> None:
+        """Add or replace an attribute."""
+        if self.end_time is None:
+            self.attributes[key] = value
+
+    def set_attributes(self, attributes: Mapping[str, types.AttributeValue]) -> None:
+        """Add or replace some."""
+        for key, value in attributes.items():
+            self.set_attribute(key, value)
+
+    def set_status(
+        self, status: Status | StatusCode, description: str | None = None
+    ) -> None:
+        """Say that it failed; what has ended stays."""
+        if self.end_time is None:
+            if isinstance(status, StatusCode):
+                status = Status(status, description)
+            self.status = status
+
+    def update_name(self, name: str) -> None:
+        """Give it another name."""
+        self.name = name
+
+    def add_event(
+        self,
+        name: str,
+        attributes: types.Attributes = None,
+        timestamp: int | None = None,
+    ) -> None:
+        """Keep no event."""
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: types.Attributes = None,
+        timestamp: int | None = None,
+        escaped: bool = False,  # noqa: FBT001, FBT002 - the API's
+    ) -> None:
+        """Keep no text of an exception: it may have a record."""
+
+    def end(self, end_time: int | None = None) -> None:
+        """Hand it on, once."""
+        if self.end_time is None:
+            self.end_time = time.time_ns() if end_time is None else end_time
+            self._tracer.span_processor.on_end(self)  # type: ignore[arg-type]
+
+
+class KeptTracer(Tracer):
+    """A tracer of the SDK's whose spans are `KeptSpan`."""
+
+    def __init__(self, sdk: Tracer) -> None:
+        # Not the SDK's own: what it takes has changed from release to release.
+        self.sampler = sdk.sampler
+        self.resource = sdk.resource
+        self.id_generator = sdk.id_generator
+        self.span_processor = sdk.span_processor
+        self._is_random = getattr(sdk.id_generator, "is_trace_id_random", bool)
+
+    def start_span(
+        self,
+        name: str,
+        context: Context | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: types.Attributes = None,
+        links: Sequence[Link] | None = (),
+        start_time: int | None = None,
+        *_: Any,
+        **_more: Any,
+    ) -> trace.Span:
+        """Start a span as the SDK would; one that is not sampled records nothing."""
+        parent: SpanContext | None
+        parent = trace.get_current_span(context).get_span_context()
+        if parent.is_valid:
+            trace_id, flags = parent.trace_id, parent.trace_flags & RANDOM
+        else:
+            parent, trace_id = None, self.id_generator.generate_trace_id()
+            flags = RANDOM if self._is_random() else 0
+        sampled = self.sampler.should_sample(
+            context, trace_id, name, kind, attributes, links
+        )
+        if is_sampled := sampled.decision is Decision.RECORD_AND_SAMPLE:
+            flags |= trace.TraceFlags.SAMPLED
+        ids = SpanContext(
+            trace_id,
+            self.id_generator.generate_span_id(),
+            is_remote=False,
+            trace_flags=trace.TraceFlags(flags),
+            trace_state=sampled.trace_state,
+        )
+        if not is_sampled:
+            return trace.NonRecordingSpan(ids)
+        start = time.time_ns() if start_time is None else start_time
+        known = sampled.attributes
+        return KeptSpan(self, name, ids, parent, kind, known, links or (), start)
+
+
+class KeptProvider(TracerProvider):
+    """A provider of such tracers."""
+
+    def get_tracer(self, *args: Any, **options: Any) -> trace.Tracer:
+        """Return one that makes what is only kept."""
+        made = super().get_tracer(*args, **options)
+        return KeptTracer(made) if isinstance(made, Tracer) else made
