@@ -9,6 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -17,7 +18,7 @@ from support.cli import ROOT, Operator, on_a_terminal, steady
 from support.console import state_of
 from support.telemetry import PATH
 from support.texts import texts
-from support.waiting import until
+from support.waiting import AT_LAST, PATIENT, until
 from support.watch import NAMES, fresh
 
 from tracing_2pc import cli
@@ -25,9 +26,17 @@ from tracing_2pc.cli import ls, terminal
 from tracing_2pc.cli.ls import items, lines
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.log_reader import TransactionFilter
-from tracing_2pc.core.model import BranchId, InDoubt, Listing, Shown, TransactionId
+from tracing_2pc.core.model import (
+    BranchId,
+    InDoubt,
+    Listing,
+    ParticipantDescription,
+    Shown,
+    TransactionId,
+)
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import ParticipantState, TransactionState
+from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection import listing, participants
 from tracing_2pc.inspection.listing import list_transactions
 from tracing_2pc.store.log import reader
@@ -67,8 +76,9 @@ def test_the_list_begins_with_what_is_worst(operator):
         "prepared at ledger; this log does not know application bookings: "
         "another log may own it\n"
         "orders.5.1    committed   8 min  3\n"
-        "notifier: nothing listens at http://127.0.0.1:PORT; start it, or mend its "
-        "address (http://127.0.0.1:PORT) in the settings\n"
+        "notifier: nothing listens at http://127.0.0.1:PORT; start it (restart it "
+        "where it hangs: nothing is lost), or mend its address (http://127.0.0.1:PORT) "
+        "in the settings\n"
         "1 unfinished (1 committing); 1 orphan; 1 finished\n"
     )
     assert code == 1
@@ -500,6 +510,34 @@ def test_who_gave_no_list_is_not_waited_for_again(operator):
     found = list_transactions(operator.at.log, participants, filters, settings)
     assert [str(finding.kind) for finding in found.findings] == ["unreadable"]
     assert asked == ["ledger"]
+
+
+def test_who_hangs_is_waited_for_once_in_a_round(operator):
+    """Its state is asked for beside its list, and nothing is asked of it after that."""
+    made = operator.at.committing(7)
+    asked_how_it_is, shown = threading.Event(), []
+
+    class Hanging(HttpParticipant):
+        def prepared(self, application: str | None = None) -> Listing:
+            assert asked_how_it_is.wait(AT_LAST)
+            raise ParticipantUnavailableError("no answer within 5 s")
+
+        def describe(self) -> ParticipantDescription:
+            asked_how_it_is.set()
+            return ParticipantDescription(self.name, self.url, unreachable="no answer")
+
+        def show(self, transaction: TransactionId) -> Shown:
+            shown.append(transaction)
+            return Shown(ParticipantState.UNKNOWN)
+
+    operator.at.time.advance(400)
+    url = operator.at.observed["ledger"].url
+    hanging = Hanging("ledger", url, None, PATIENT)
+    participants = {**operator.at.observed, "ledger": hanging}
+    filters, settings = TransactionFilter(), Settings()
+    found = list_transactions(operator.at.log, participants, filters, settings)
+    about = [str(finding.about) for finding in found.findings]
+    assert (str(made) in about, "ledger" in about, shown) == (True, True, [])
 
 
 def test_who_is_asked_is_said_when_that_takes_long(monkeypatch, capsys):

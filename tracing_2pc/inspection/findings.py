@@ -206,13 +206,14 @@ def is_of_another(about: TransactionId | Source, application: str | None) -> boo
 
 # --- what cannot be read -------------------------------------------------------------
 
+_START: Final = "start it (restart it where it hangs: nothing is lost)"
 _START_DATABASE: Final = "start its database; see its own log"
 
 
 def not_read(name: str, error: str) -> Finding:
     """Return that a participant did not answer about one transaction."""
     source, why = participant_source(name), without_participant(name, error)
-    cure = "start it, or mend its address in the settings"
+    cure = f"{_START}, or mend its address in the settings"
     return fault(source, why, cure, FindingKind.UNREADABLE)
 
 
@@ -226,7 +227,7 @@ def _unreadable(
     elif source.kind is SourceKind.RECORDS:
         cure = "do what it says"
     elif (of := evidence.descriptions.get(source.participant)) is not None:
-        cure = f"start it, or mend its address ({of.url}) in the settings"
+        cure = f"{_START}, or mend its address ({of.url}) in the settings"
         if of.refused is not None:
             cure = "set `token` (TPC_TOKEN) to the operator's word in its tokens file"
             cure += export_of_token(settings)

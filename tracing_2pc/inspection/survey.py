@@ -5,8 +5,10 @@ It judges nothing: `findings.py` tells what is wrong.
 
 from __future__ import annotations
 
+import contextvars
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tracing_2pc.core.access import Role
@@ -52,34 +54,37 @@ def survey_all(
 ) -> Evidence:
     """Read log and participants once. One that cannot be read stops no other.
 
-    Takes little more than the request timeout for all participants. Reads what is
-    unfinished or prepared, never the rest of the log. `pause` waits so many seconds, or
-    less when it is being stopped.
+    Takes little more than the request timeout for all participants: who gave no list is
+    not waited for again. Reads what is unfinished or prepared, never the rest of the
+    log. `pause` waits so many seconds, or less when it is being stopped.
     """
     unreadable: dict[Source, str] = {}
     skews: dict[str, float] = {}
-    # Rule 9: the log is read after the lists, and before anything is concluded.
-    first = list_prepared(participants, unreadable)
+    with ThreadPoolExecutor(1) as beside:
+        here = contextvars.copy_context()
+        described = beside.submit(here.run, describe_all, participants)
+        # Rule 9: the log is read after the lists, and before anything is concluded.
+        first = list_prepared(participants, unreadable)
     try:
         read = _read_log(log, first, unreadable)
     except DecisionLogError as error:
         unreadable[Source(SourceKind.LOG)] = str(error)
         read = None
     pause(settings.pause)
-    # Who gave no list is not waited for again: one list alone is no evidence.
+    # One list alone is no evidence.
     again = {n: p for n, p in participants.items() if first[n].missing != NOT_READ}
     second = {**first, **list_prepared(again, unreadable, clock, skews)}
     answers: dict[TransactionId, dict[str, Shown]] = {}
     if read is not None:
         now = clock.now()
         asked = _worth_asking(read, now - settings.safety_interval, now)
-        answers = _answers(log, participants, asked, settings, unreadable, second)
+        answers = _answers(log, again, asked, settings, unreadable, second)
     answering = {
         name: participant
         for name, participant in participants.items()
         if participant_source(name) not in unreadable
     }
-    descriptions = describe_all(participants)
+    descriptions = described.result()
     refused = list_refused(answering, limit=REFUSED)
     unreadable |= _outboxes_unread(refused, descriptions)
     return Evidence(
