@@ -144,13 +144,17 @@ def test_two_outboxes_of_one_application(operator, mailer, tmp_path):
 
 
 def test_an_order_that_is_repeated_does_not_act_elsewhere(operator, mailer, tmp_path):
-    """Neither where the same request waits at another outbox, nor while one is down."""
+    """Neither where the same request waits at another outbox, nor while one is down;
+    only sending again, which loses nothing, asks for no name of who may have none.
+    """
     other = refused(tmp_path, "texter", "a")
     with serving(other.app) as url, serving(mailer.app) as first:
         operator.reach(mailer=first, texter="http://127.0.0.1:9")
         code, _, err = operator.says("outbox", "drop", KEY, *WHY)
         assert (code, mailer.visible()) == (2, 0)
         assert TEXTS["may be elsewhere"].format(one="mailer", other="texter") in err
+        second = KEY.removesuffix("0") + "1"
+        assert operator.says("outbox", "again", second, "--yes")[::2] == (0, "")
         operator.reach(mailer=first, texter=url)
         words = ("outbox", "drop", KEY, *WHY, "--participant", "mailer")
         assert operator.says(*words)[::2] == (0, "")

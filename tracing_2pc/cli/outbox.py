@@ -191,7 +191,7 @@ def _act(
             key = find_waiting(participants, transaction, word)
         else:
             key = RequestKey.parse(options.key)
-        names, found = find_outboxes(participants, key)
+        names, found = find_outboxes(participants, key, word)
     asked = {name: participants[name] for name in names}
     act = act_about_request(word, key, asked, found, settings)
     return perform(options, act, "`tracing-2pc outbox ls` shows the request")

@@ -447,13 +447,14 @@ def _outbox_of(participant: RemoteParticipant) -> RemoteOutbox:
 
 
 def find_outboxes(
-    participants: Mapping[str, RemoteParticipant], key: RequestKey
+    participants: Mapping[str, RemoteParticipant], key: RequestKey, word: str
 ) -> tuple[list[str], QuarantinedRequest | None]:
     """Return the outbox that has a refused request, and the request.
 
     If none has it, all outboxes: one of them may have it no more. Two outboxes of one
     application have the same keys: what is meant is never guessed, so that an order
-    which is repeated does not act at the other one.
+    which is repeated does not act at the other one. Only for `again`, which loses
+    nothing there either, a participant that does not answer counts as none.
 
     Raises:
         ConfigurationError: another outbox has it, too, has dropped it, or cannot be
@@ -471,8 +472,8 @@ def find_outboxes(
         ((name, request),) = holders.items()
         dropped = list_refused(participants, state=RequestState.DROPPED, key=key)
         others = {n for n, li in dropped.listings.items() if li.requests} - {name}
-        if others or refused.unreadable or dropped.unreadable:
-            silent = {*refused.unreadable, *dropped.unreadable}
+        silent = {*refused.unreadable, *dropped.unreadable}
+        if others or (silent and word != "again"):
             why = "was dropped at" if others else "may be known, too, at"
             raise ConfigurationError(
                 f"request {key} was refused at {name}, and {why} "
