@@ -1,11 +1,12 @@
 """What the containers need before they start: passwords, configuration, data, tokens.
 
     python prepare.py services    before the database starts
+    python prepare.py roles       when the database answers
     python prepare.py tokens      when `tracing-2pc init` has written the tokens
 
 Each may be repeated: passwords are made once and kept, all else follows from them,
-from `dashboards/` and from the tokens. Nothing secret is printed. A volume holds no
-more than whoever mounts it needs.
+from `dashboards/` and from the tokens. Volumes of an older release get what they lack.
+Nothing secret is printed. A volume holds no more than whoever mounts it needs.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ services, and times that fit thresholds short enough to be watched."""
 
 
 def main(step: str) -> None:
-    """Do one of the two steps."""
-    {"services": services, "tokens": tokens}[step]()
+    """Do one of the steps."""
+    {"services": services, "roles": roles, "tokens": tokens}[step]()
 
 
 def services() -> None:
@@ -78,6 +79,30 @@ def services() -> None:
     board(DASHBOARDS / "grafana" / BOARD, ROOT / "grafana" / "boards" / BOARD)
 
 
+def roles() -> None:
+    """Make at the server what its volume lacks: it was set up by an older release."""
+    import psycopg
+
+    held = passwords(ROOT / "ours" / "passwords.json")
+    about = os.environ.get("PREPARE_SERVER", "host=postgres dbname=postgres")
+    with psycopg.connect(
+        about, user="postgres", password=held["postgres"], autocommit=True
+    ) as server:
+        kinds = {
+            "ROLE": "rolname FROM pg_roles",
+            "DATABASE": "datname FROM pg_database",
+        }
+        there = {
+            (kind, name)
+            for kind, column in kinds.items()
+            for (name,) in server.execute(f"SELECT {column}")
+        }
+        for statement in databases(held).splitlines():
+            verb, kind, name, *_ = statement.split()
+            if verb != "CREATE" or (kind, name) not in there:
+                server.execute(statement)
+
+
 def tokens() -> None:
     """Give each its token: the job, the operator's programs, a producer, Prometheus."""
     path = ROOT / "ours" / "tokens"
@@ -93,12 +118,17 @@ def tokens() -> None:
 
 
 def passwords(path: Path) -> dict[str, str]:
-    """Return the passwords by name; made at the first call, whole or not at all."""
-    if not path.exists():
-        names = ("postgres", "grafana", *OURS, *OTHERS)
-        made = {name: secrets.token_urlsafe(24) for name in names}
-        write(path, json.dumps(made), mode=0o600)
-    held: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    """Return the passwords by name, each made at the first call that asks for it.
+
+    What is written is written whole or not at all, and none is ever another one.
+    """
+    held: dict[str, str] = {}
+    if path.exists():
+        held = json.loads(path.read_text(encoding="utf-8"))
+    names = ("postgres", "grafana", *OURS, *OTHERS)
+    if lacking := [name for name in names if name not in held]:
+        held |= {name: secrets.token_urlsafe(24) for name in lacking}
+        write(path, json.dumps(held), mode=0o600)
     return held
 
 

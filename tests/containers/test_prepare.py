@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import secrets
 from pathlib import Path
 from types import ModuleType
 
+import psycopg
 import pytest
 from bundled.files import checked
 from support.texts import texts
@@ -41,6 +43,34 @@ def test_a_second_start_changes_nothing(prepare, tmp_path):
     first = everything(tmp_path)
     prepare.main("services")
     assert everything(tmp_path) == first
+
+
+OWNER = """SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = %s"""
+
+
+def test_volumes_of_an_older_release_get_what_they_lack(
+    prepare, tmp_path, monkeypatch, postgres_database
+):
+    """A password, a role and a database for each new name; what is there stays."""
+    monkeypatch.setenv("PREPARE_SERVER", postgres_database)
+    old, new = (f"{age}_{secrets.token_hex(4)}" for age in ("old", "new"))
+    passwords = tmp_path / "ours" / "passwords.json"
+    held = []
+    with psycopg.connect(postgres_database, autocommit=True) as server:
+        try:
+            for known in ((old,), (old, new), (old, new)):
+                monkeypatch.setattr(prepare, "OURS", known)
+                prepare.main("services")
+                prepare.main("roles")
+                held.append(json.loads(passwords.read_text()))
+            owners = [server.execute(OWNER, [name]).fetchone() for name in (old, new)]
+        finally:
+            for name in (old, new, *prepare.OTHERS):
+                server.execute(f"DROP DATABASE IF EXISTS {name}")
+                server.execute(f"DROP ROLE IF EXISTS {name}")
+    assert owners == [(old,), (new,)]
+    assert held[0] == {n: p for n, p in held[1].items() if n != new}
+    assert held[1] == held[2]
 
 
 def test_each_password_is_its_own_and_fits(prepare, tmp_path):
