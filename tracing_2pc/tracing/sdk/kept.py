@@ -15,13 +15,13 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Tracer, TracerProvider
-from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.util import types
 
 from tracing_2pc.tracing.sdk.roots import RANDOM
-from tracing_2pc.tracing.spans import SCOPE
+from tracing_2pc.tracing.spans import SCOPE, SPAN
 
 _SCOPE: Final = InstrumentationScope(SCOPE)
 _UNSET: Final = Status()
@@ -137,30 +137,35 @@ class KeptTracer(Tracer):
         **_more: Any,
     ) -> trace.Span:
         """Start a span as the SDK would; one that is not sampled records nothing."""
-        parent: SpanContext | None
-        parent = trace.get_current_span(context).get_span_context()
-        if parent.is_valid:
+        above = context.get(SPAN) if context else trace.get_current_span()
+        parent = above.get_span_context() if isinstance(above, trace.Span) else None
+        if parent is not None and parent.is_valid:
             trace_id, flags = parent.trace_id, parent.trace_flags & RANDOM
         else:
             parent, trace_id = None, self.id_generator.generate_trace_id()
             flags = RANDOM if self._is_random() else 0
-        sampled = self.sampler.should_sample(
-            context, trace_id, name, kind, attributes, links
-        )
-        if is_sampled := sampled.decision is Decision.RECORD_AND_SAMPLE:
+        if self.sampler is DEFAULT_ON:  # as its parent; that is asked at each span
+            is_sampled = parent is None or parent.trace_flags.sampled
+            state = parent and parent.trace_state
+        else:
+            sampled = self.sampler.should_sample(
+                context, trace_id, name, kind, attributes, links
+            )
+            is_sampled = sampled.decision is Decision.RECORD_AND_SAMPLE
+            state, attributes = sampled.trace_state, sampled.attributes
+        if is_sampled:
             flags |= trace.TraceFlags.SAMPLED
         ids = SpanContext(
             trace_id,
             self.id_generator.generate_span_id(),
             is_remote=False,
             trace_flags=trace.TraceFlags(flags),
-            trace_state=sampled.trace_state,
+            trace_state=state,
         )
         if not is_sampled:
             return trace.NonRecordingSpan(ids)
         start = time.time_ns() if start_time is None else start_time
-        known = sampled.attributes
-        return KeptSpan(self, name, ids, parent, kind, known, links or (), start)
+        return KeptSpan(self, name, ids, parent, kind, attributes, links or (), start)
 
 
 class KeptProvider(TracerProvider):
