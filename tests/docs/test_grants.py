@@ -21,7 +21,7 @@ from tracing_2pc.store import open_log
 pytestmark = pytest.mark.ci
 
 ROLES = ("orders", "ledger", "orders_viewer", "ledger_service", '"the-job"')
-OWNERS, VIEWER, SERVICE = blocks(page("security"), "sql")
+OWNERS, VIEWER, SERVICE = blocks(page("grants"), "sql")
 Execute = Callable[[str], None]
 
 

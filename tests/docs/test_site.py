@@ -33,6 +33,7 @@ def test_the_site_is_built(tmp_path):
     assert done.returncode == 0, done.stderr
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
+    assert [*site.rglob("__pycache__")] == []
     for page in pages:
         loaded = re.findall(
             r'<(?:script|img|link|iframe)[^>]+(?:src|href)="(https?:[^"]+)',
