@@ -60,7 +60,9 @@ def test_each_part_of_the_night_is_run():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     (parts,) = re.findall(r"^NIGHTLY\s*:?=\s*(.*)$", makefile, re.M)
     (path,) = [path for path in WORKFLOWS if path.stem == "nightly"]
-    run = [t for c in commands(path) for t in re.findall(r'make ([a-z0-9-]+) SEED="\$', c)]
+    run = [
+        t for c in commands(path) for t in re.findall(r'make ([a-z0-9-]+) SEED="\$', c)
+    ]
     assert sorted(run) == sorted(parts.split())
 
 

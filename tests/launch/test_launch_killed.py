@@ -105,6 +105,11 @@ def test_what_was_not_decided_is_launched_anew(launched, point):
 def test_what_was_decided_is_finished_by_anybody(launched, point):
     """By `recover`, which has neither the file nor Spark."""
     kill(launched, point)
+    if point == "delivery.between_commits":
+        id_ = command(launched, "ls", "--log-only").stdout.split("\n")[1].split()[0]
+        told = command(launched, "explain", id_).stdout
+        assert "or by `tracing-2pc recover`" in " ".join(told.split())
+        assert "no other process" not in " ".join(told.split())
     (launched.folder / "job.yaml").rename(launched.folder / "elsewhere.yaml")
     recovers(launched)
     is_whole(launched)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
+from tracing_2pc.core.names import LAUNCH_SINKS
 from tracing_2pc.core.states import (
     BranchState,
     Decision,
@@ -314,6 +315,12 @@ class TransactionRecord:
         """Participants that were given up, and that never acknowledged."""
         lost = self.given_up - self.acknowledged
         return tuple(p for p in self.participants if p in lost)
+
+    @property
+    def job_only(self) -> frozenset[str]:
+        """Sinks that nobody but the job can tell the decision."""
+        told = LAUNCH_SINKS if self.decision is Decision.COMMIT else frozenset()
+        return self.own_sinks - told
 
     @property
     def trace_id(self) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
+from tracing_2pc.core.names import LAUNCH_SINKS
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, ParticipantState, TransactionState
 from tracing_2pc.inspection.diagnosis import Finding
@@ -123,7 +124,7 @@ def _retries(context: ActionContext, record: TransactionRecord) -> Iterator[Next
         how = (
             "by its driver while that runs, or by the next start of the job: no other "
             "process can reach a sink of its own"
-            if name in record.own_sinks
+            if name in record.job_only
             else "by its driver while that runs, by the next start, or by `tracing-2pc "
             "recover`"
         )
@@ -200,11 +201,12 @@ def _finish_decided(
     context: ActionContext, record: TransactionRecord
 ) -> Iterator[Action]:
     application, decision = record.id.application, record.decision
-    own = [name for name in record.pending if name in record.own_sinks]
+    own = [name for name in record.pending if name in record.job_only]
     services = [name for name in record.pending if name not in own]
     if own:
+        starts = "launch the file" if {*own} <= LAUNCH_SINKS else "start the job"
         yield Action(
-            f"start the job of {application}",
+            f"{starts} of {application}",
             safe=True,
             effect=f"tells its own sink {join_names(own)} to {decision} first; no "
             "other process can",

@@ -409,7 +409,7 @@ def _stuck(case: TransactionEvidence) -> _Found | None:
         f"it is decided {record.decision}, and for {idle} not acknowledged by "
         f"{join_names(record.pending)}{_format_tries(case.deliveries, record.pending)}"
     )
-    if own := [name for name in record.pending if name in record.own_sinks]:
+    if own := [name for name in record.pending if name in record.job_only]:
         why += f"; only the job can tell {join_names(own)}, a sink of its own: start it"
     return _Found(record.pending, case.idle, Verdict.FINISH, why)
 

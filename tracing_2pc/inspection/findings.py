@@ -17,6 +17,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     find_misdirected,
 )
+from tracing_2pc.core.names import LAUNCH_SINKS
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RelayTrouble, Severity
 from tracing_2pc.inspection.diagnosis import (
@@ -33,6 +34,7 @@ from tracing_2pc.inspection.participants import (
 )
 from tracing_2pc.inspection.wording import (
     NO_ADDRESS,
+    OF_LAUNCH,
     OWN_SINK,
     format_count,
     format_duration,
@@ -253,16 +255,19 @@ def _not_reached(
     once the decision is older than `safety_interval`, and where others have an address.
     """
     before, waiting = evidence.now - settings.safety_interval, dict[str, list[str]]()
-    own_sinks = {name for record in log.records.values() for name in record.own_sinks}
+    own_sinks = {name for record in log.records.values() for name in record.job_only}
     for id_, record in log.records.items():
         if record.decided is not None and record.decided <= before:
             for name in record.pending:
-                waiting.setdefault(name, []).append(str(id_))
+                if name in record.job_only or name not in LAUNCH_SINKS:
+                    waiting.setdefault(name, []).append(str(id_))
     for name, ids in waiting.items():
         if name not in evidence.participants and evidence.participants:
             more = len(ids) - 1
             waits = f"{ids[0]} and {more} more wait" if more else f"{ids[0]} waits"
             why, cure = OWN_SINK if name in own_sinks else NO_ADDRESS
+            if name in LAUNCH_SINKS:
+                why, cure = OF_LAUNCH
             source, why = participant_source(name), f"{why}, and {waits} for it"
             yield fault(source, why, cure, FindingKind.UNREADABLE)
 

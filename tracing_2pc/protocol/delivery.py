@@ -437,11 +437,11 @@ def _result(answer: Answer) -> str:
 
 def _unreachable(record: TransactionRecord, missing: list[str]) -> ConfigurationError:
     """Say which participant has no address here, and what to do about it."""
-    name = next((n for n in missing if n not in record.own_sinks), missing[0])
+    name = next((n for n in missing if n not in record.job_only), missing[0])
     what = (
         "is a sink of the job's own, which nobody else can tell. Start the job: it "
         "finishes this first"
-        if name in record.own_sinks
+        if name in record.job_only
         else "is on record, but has no address here: add it to `participants` in "
         "tpc.toml until this is finished"
     )
