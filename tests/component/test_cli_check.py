@@ -7,6 +7,7 @@ import re
 import time
 from typing import Any
 
+import grpc
 import pytest
 from support.branches import ONE
 from support.cli import Operator
@@ -19,6 +20,7 @@ from support.waiting import PATIENT
 
 from tracing_2pc.cli.check import lines
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.grpc import GrpcServer
 from tracing_2pc.http import reading
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.operations.check import check
@@ -211,6 +213,22 @@ def test_what_it_holds_is_shown_and_explained(guarded, monkeypatch):
     for command in ("show", "explain"):
         _, out, err = guarded.says(command, "orders.3.1")
         assert "prepared" in out + err
+
+
+def test_who_takes_part_only_is_not_called_down(now, monkeypatch):
+    """Of a participant without Ask: what is not known, and that nothing mends it."""
+
+    def ask(_: GrpcServer, call: Any) -> None:
+        call.context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+
+    monkeypatch.setattr(GrpcServer, "_ask", ask)
+    world = now.at.worlds["ledger"]
+    now.reach(ledger=now.at.stack.enter_context(TRANSPORTS["grpc"].serve(world.app)))
+    code, found = checked(now)
+    (finding,) = found["findings"]
+    assert code == 1
+    assert TEXTS["no Ask"] in problems(now)[0]
+    assert finding["cure"].startswith("ask it by its own means")
 
 
 def test_a_viewer_who_resolves_is_told_whose_token_it_takes(guarded, monkeypatch):

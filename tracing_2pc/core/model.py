@@ -468,6 +468,7 @@ class ParticipantDescription:
     pooled: bool = False  # a pooler gives its next transaction another session
     unfit: tuple[tuple[str, str], ...] = ()  # at its broker: what, and the cure
     version: str | None = None  # of tracing_2pc; None if it did not say
+    answers: bool = True  # False: by its nature it takes part only, and cannot be asked
 
 
 def find_misdirected(

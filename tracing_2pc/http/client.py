@@ -41,7 +41,7 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.http import contract, reading
 from tracing_2pc.http.connection import ask, pool_of
-from tracing_2pc.http.contract import Answer, NoAnswerError, read_answer
+from tracing_2pc.http.contract import Answer, NoAnswerError, Silence, read_answer
 from tracing_2pc.http.error_responses import OK, refusal_of
 from tracing_2pc.tracing.spans import client_span, current_carrier, set_status
 
@@ -219,7 +219,12 @@ class HttpParticipant:
             ready = self._ask("GET", "/health/ready", None, {})
         except ParticipantUnavailableError as error:
             why = str(error).removeprefix(f"participant {self.name!r}: ")
-            return dataclasses.replace(description, unreachable=why)
+            cause = error.__cause__
+            never = (
+                isinstance(cause, NoAnswerError)
+                and cause.silence is Silence.NOT_OFFERED
+            )
+            return dataclasses.replace(description, unreachable=why, answers=not never)
         unready = None
         if ready.status != OK:
             reason = contract.reason_of(ready)

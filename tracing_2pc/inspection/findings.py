@@ -211,6 +211,8 @@ def is_of_another(about: TransactionId | Source, application: str | None) -> boo
 _START: Final = "start it (restart it where it hangs: nothing is lost)"
 _START_DATABASE: Final = "start its database; see its own log"
 
+_LOOK_THERE: Final = "ask it by its own means: no decision is missed, and none shown"
+
 
 def not_read(name: str, error: str) -> Finding:
     """Return that a participant did not answer about one transaction."""
@@ -233,6 +235,8 @@ def _unreadable(
         if of.refused is not None:
             cure = "set `token` (TPC_TOKEN) to the operator's word in its tokens file"
             cure += export_of_token(settings)
+        elif not of.answers:
+            cure = _LOOK_THERE
         elif of.unreachable is None:
             cure = _START_DATABASE
     return fault(source, why, cure, FindingKind.UNREADABLE)
