@@ -19,7 +19,7 @@ from support.kinds import sqlite_url
 from support.participant import World
 from support.skywalking import certificate
 from support.transports import over
-from support.waiting import AT_LAST, PATIENT, PAUSE, until
+from support.waiting import AT_LAST, PATIENT, PAUSE, SOON, until
 
 from participants.processes import free_ports
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
@@ -185,6 +185,51 @@ def test_a_rollback_that_is_not_understood_aborts_nothing(world, channel):
     assert call(channel, "Commit", unknown).refusal == outcome.refusal
     del unknown.requires[:]
     assert call(channel, "Commit", unknown).state == State.STATE_COMMITTED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transaction_id": ""},
+        {"transaction_id": "\u043e\u0440.7.1"},
+        {"transaction_id": "orders.7.1\nTpc-Rows: 3"},
+        {"branch": {}},
+        {"branch": {**ONE.named, "rows": -1}},
+        {"branch": {**ONE.named, "digest": "sha-256=:x:"}},
+        {"length": -5},
+        {"length": 1 << 62},
+        {"content_type": "text/\u043f"},
+        {"content_type": ""},
+    ],
+    ids=str,
+)
+def test_what_is_not_in_its_form_is_no_vote_to_commit(world, channel, changes):
+    """Whatever stands in the first message: it is refused, and nothing is prepared."""
+    vote = call(channel, "Prepare", first(payload=ONE.body, **changes))
+    assert vote.vote == Vote.VOTE_ABORT
+    assert vote.refusal == Refusal.REFUSAL_MALFORMED
+    assert vote.message
+    assert world.listed() == []
+
+
+def test_strangers_who_say_nothing_leave_room_for_the_job(world, rest, monkeypatch):
+    """More of them than calls are open at a time; the job is served when they end."""
+    monkeypatch.setattr(serving, "_CALLS", 8)
+    monkeypatch.setattr(serving, "HEAD", SOON)
+
+    def silent() -> Iterator[Any]:
+        rest.wait(AT_LAST)
+        yield from ()
+
+    with GrpcServer(world.app, LOOPBACK) as server:
+        address = server.url.removeprefix("grpc://")
+        with grpc.insecure_channel(address) as strangers:
+            asked = [calling(strangers, "Prepare", silent()) for _ in range(100)]
+            job = open_participant("participant", server.url, None, PATIENT)
+            until(lambda: job.describe().role == "anybody")
+            rest.set()
+            codes = {stranger.exception().code() for stranger in asked}
+    assert codes <= {CODE.RESOURCE_EXHAUSTED, CODE.DEADLINE_EXCEEDED}
 
 
 def test_ask_opens_no_other_route(world, channel):
