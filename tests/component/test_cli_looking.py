@@ -543,7 +543,7 @@ def test_who_hangs_is_waited_for_once_in_a_round(operator):
 def test_who_is_asked_is_said_when_that_takes_long(monkeypatch, capsys):
     """On a terminal, while it lasts; then the line is empty again."""
     monkeypatch.setattr(terminal, "SOON", 0.0)
-    monkeypatch.setattr(terminal, "_is_smart", lambda _: True)
+    monkeypatch.setattr(terminal, "is_smart", lambda _: True)
     said = []
     with terminal.asking(NAMES):
         until(lambda: said.append(capsys.readouterr().err) or any(said))
