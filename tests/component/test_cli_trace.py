@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from flask import Flask
 from support.cli import Operator
+from support.spark import serving
 from support.texts import texts
 
 from tracing_2pc.core.names import SPANS
@@ -87,3 +90,37 @@ def test_what_nobody_has_is_said(operator, spans):
     operator.err(2, "trace", "orders")
     spans.joinpath("spans-1.jsonl").symlink_to(spans)
     assert "cannot be read" in operator.out(1, "trace", "orders.9.1")
+
+
+def test_a_tool_is_asked_where_this_process_reaches_it(operator, spans):
+    """A link is for a browser: from a container it may lead nowhere."""
+    known(operator)
+    jaeger = Flask("jaeger")
+    span = {
+        "traceID": TRACE,
+        "spanID": "1",
+        "operationName": "tpc.transaction",
+        "references": [],
+        "startTime": 1,
+        "duration": 2,
+        "processID": "p",
+    }
+    found = {
+        "traceID": TRACE,
+        "spans": [span],
+        "processes": {"p": {"serviceName": "o"}},
+    }
+    jaeger.get(f"/api/traces/{TRACE}")(lambda: {"data": [found]})
+    link = "http://127.0.0.1:9/trace/{trace}"
+    operator._set("TPC_LINKS", f"jaeger={link}")
+    _, (vain,) = operator.json("trace", "orders.7.1")
+    assert "jaeger at 127.0.0.1:9 was asked in vain" in " ".join(vain["notes"])
+    with serving(jaeger) as url:
+        operator._set("TPC_TRACE_APIS", f"jaeger={url}")
+        _, (seen,) = operator.json("trace", "orders.7.1")
+        assert seen["source"] == f"jaeger at {urlsplit(url).netloc}"
+        assert [row["name"] for row in seen["spans"]] == ["tpc.transaction"]
+        _, (view,) = operator.json("explain", "orders.7.1")
+        assert view["links"] == {"jaeger": link.format(trace=TRACE)}
+    operator._set("TPC_TRACE_APIS", "jaeger=http://jaeger/{trace}")
+    assert "nothing in braces" in operator.err(2, "trace", "orders.7.1")

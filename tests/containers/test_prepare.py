@@ -8,6 +8,7 @@ import re
 import secrets
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -155,6 +156,12 @@ def test_the_settings_are_read(name):
     ]
     assert loaded.token.startswith(f"file:{secrets[0]}/")
     assert loaded.log == "env:TPC_LOG"
+    # What a container asks is a service, and the link of the same name is published.
+    assert {urlsplit(url).hostname for url in loaded.trace_apis.values()} <= (
+        services().keys()
+    )
+    assert loaded.trace_apis.keys() <= loaded.links.keys()
+    assert bool(loaded.trace_apis) is (name == "tpc.toml")
 
 
 def test_grafana_links_to_the_stacks_own_console(prepare, tmp_path, monkeypatch):

@@ -79,6 +79,13 @@ def _links(value: Any) -> dict[str, str]:
     return {check_name(n, "link"): check_link(url) for n, url in urls.items()}
 
 
+def _trace_apis(value: Any) -> dict[str, str]:
+    urls = _named(value, '{name = "http://…"}, or name=http://…,…')
+    if placed := [name for name, url in urls.items() if "{" in url]:
+        raise ValueError(f"{placed[0]}: expected a base URL, with nothing in braces")
+    return {check_name(n, "link"): check_link(u).rstrip("/") for n, u in urls.items()}
+
+
 def _named(value: Any, form: str) -> dict[str, str]:
     """Read names and URLs; a part that is neither is refused, not left out."""
     if isinstance(value, str):
@@ -150,6 +157,8 @@ class Settings:
     keep_finished: float = 7 * 86400.0
     # Name to the template of a link to a transaction in another tool.
     links: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Where traces are asked for, by the name of a link that only a browser can reach.
+    trace_apis: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: str | None = None  # what a person calls this: on each page, at log-in
     origins: Mapping[str, str] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
@@ -261,6 +270,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "driver_path_bytes": _whole,
     "inline_tries": _whole,
     "links": _links,
+    "trace_apis": _trace_apis,
     "environment": _label,
     **{f.name: seconds for f in dataclasses.fields(Settings) if f.type == "float"},
 }

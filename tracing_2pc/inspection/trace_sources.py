@@ -78,7 +78,7 @@ def read_trace(
     notes = [*notes]
     spans: list[TraceSpan] = []
     source = ""
-    for name, url, ask in _backends(settings.links) if trace else ():
+    for name, url, ask in _backends(settings) if trace else ():
         host = urlsplit(url).netloc
         try:
             if spans := ask(url, trace or ""):
@@ -126,15 +126,16 @@ def _kept(id_: str, folders: Iterable[Path], notes: list[str]) -> Iterator[Trace
             notes.append(f"spans in {folder} cannot be read: {error.strerror}")
 
 
-def _backends(links: Mapping[str, str]) -> Iterator[tuple[str, str, Ask]]:
-    """Yield what links name that has an API for traces."""
-    for name, template in links.items():
+def _backends(settings: Settings) -> Iterator[tuple[str, str, Ask]]:
+    """Yield what links name that has an API for traces, and its base URL."""
+    for name, template in settings.links.items():
+        api = settings.trace_apis.get(name)
         before, _, _ = template.partition("/trace/{trace}")
         if name.lower().startswith("jaeger") and before != template:
-            yield name, before, _ask_jaeger
+            yield name, api or before, _ask_jaeger
         elif name.lower().startswith("skywalking"):
             parts = urlsplit(template)
-            yield name, f"{parts.scheme}://{parts.netloc}", _ask_skywalking
+            yield name, api or f"{parts.scheme}://{parts.netloc}", _ask_skywalking
 
 
 def _ask_jaeger(url: str, trace: str) -> list[TraceSpan]:
