@@ -5,6 +5,7 @@
 reads FOLDER/in, or the topic of flights of the broker `DEMO_KAFKA`, keeps
 FOLDER/checkpoint and FOLDER/decisions.db, and ends when everything that was there at
 its start is written. The environment may change that:
+`DEMO_SEARCH` names the URL of a third service, which gets what the ledger gets.
 `DEMO_LOG` names another decision log, `DEMO_EVERY` (as in `10 seconds`) keeps it
 running with a day at each tick, `SPARK_MASTER` and `DEMO_DRIVER` a cluster, and the
 name by which that finds this driver. With `DEMO_DRIVER` there is Spark's page, too.
@@ -39,9 +40,11 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
     logging.getLogger("tracing_2pc").setLevel(logging.INFO)
     spark = session()
     flights = read(spark, folder)
-    sink = ParticipantSink(
-        {"ledger": ledger, "notifier": notifier}, token=Settings.load().token
-    )
+    services = {"ledger": ledger, "notifier": notifier}
+    routes = {"ledger": to_ledger, "notifier": to_notifier}
+    if search := os.environ.get("DEMO_SEARCH"):
+        services["search"], routes["search"] = search, to_ledger
+    sink = ParticipantSink(services, token=Settings.load().token)
     query = (
         flights.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(**tick())
@@ -50,7 +53,7 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
                 sink,
                 application=APPLICATION,
                 log=os.environ.get("DEMO_LOG", f"sqlite:///{folder / 'decisions.db'}"),
-                routes={"ledger": to_ledger, "notifier": to_notifier},
+                routes=routes,
             )
         )
         .start()

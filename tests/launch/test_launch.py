@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import pytest
-from support.waiting import SOON
+from support.waiting import AT_ONCE, SOON
 
 from tracing_2pc.core.errors import (
     CommitPendingError,
     ConfigurationError,
     TwoPhaseError,
 )
+from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
@@ -237,7 +239,7 @@ def test_images_that_are_equal_have_tags_of_their_own(world):
 @pytest.mark.ci
 @pytest.mark.parametrize("lost", ["POST /jobs", "PATCH /jobs/", "POST /configmaps"])
 def test_an_answer_of_the_api_server_is_lost(world, lost):
-    """It was done, and nobody knows: rolled back, or told again after the decision."""
+    """It was done, and nobody knows: asked again, and found to be done."""
     method, ending = lost.split()
     losses = [lost]
 
@@ -247,17 +249,39 @@ def test_an_answer_of_the_api_server_is_lost(world, lost):
         return "lose" if asked == method and hit and losses and losses.pop() else None
 
     world.fails(fault)
-    if lost == "POST /jobs":
-        with pytest.raises(TwoPhaseError, match="no answer of"):
-            world.launch()
-        assert world.jobs() == {}
-        world.launch(again=True)
-    else:  # after the decision: asked again, and told as one
-        world.launch()
+    world.launch()
     ((name, runs),) = world.jobs().items()
     assert runs
     assert [n for n, _ in world.kubelet.started] == [name]
     assert not losses
+
+
+@pytest.mark.ci
+def test_an_api_server_that_hangs_rolls_back_when_time_is_out(world):
+    """Until then it is asked again; the reason names it."""
+    world.fails(lambda method, path: "hang" if path.endswith("/jobs") else None)
+    world.item["timeout"] = f"{SOON:g}s"
+    world.limits["request_timeout"] = SOON / 2
+    cluster = dataclasses.replace(Cluster.load(), timeout=AT_ONCE)
+    with pytest.raises(TwoPhaseError, match="no answer of http"):
+        world.launch(cluster=cluster)
+    world.server.thawed.set()
+    assert world.jobs() == {}
+    assert world.rows() == []
+
+
+@pytest.mark.ci
+def test_an_object_of_somebody_else_is_left_alone(world):
+    """One of the same name is neither adopted nor deleted."""
+    job = world.item["job"]
+    container = {**job["spec"]["template"]["spec"]["containers"][0], "image": "other"}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    meta = {"name": "totals-0-1", "namespace": "default"}
+    spec = {"suspend": True, "template": {"metadata": {"labels": {}}, "spec": pod}}
+    world.kubelet.cluster.create({**job, "metadata": meta, "spec": spec})
+    with pytest.raises(ConfigurationError, match="it is not this launch's"):
+        world.launch()
+    assert list(world.jobs()) == ["totals-0-1"]
 
 
 @pytest.mark.ci

@@ -115,6 +115,18 @@ def test_what_was_decided_is_finished_by_anybody(launched, point):
     is_whole(launched)
 
 
+def test_who_waits_for_a_launch_hears_how_it_ended(world):
+    """0 if it is committed, 1 if it is not, or if nobody knows it."""
+    command(world, "init")
+    world.item["build"]["command"] = ["false"]
+    assert command(world, "launch", world.write()).returncode == 2
+    id_ = command(world, "ls", "--log-only").stdout.split("\n")[1].split()[0]
+    aborted = command(world, "await-launch", id_)
+    assert (aborted.returncode, aborted.stdout.strip()) == (1, "decided abort")
+    unknown = command(world, "await-launch", "totals.9.1")
+    assert (unknown.returncode, unknown.stdout.strip()) == (1, "not on record")
+
+
 def test_a_launch_killed_after_its_decision_is_a_replay(launched):
     """The same file finishes it, and launches nothing more."""
     kill(launched, "driver.after_decide")

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import yaml
 
 from support.served import served
+from support.waiting import PATIENT
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]  # plural, namespace, name
@@ -35,6 +36,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.objects: dict[Key, Object] = {}
         self.fault: Callable[[str, str], str | None] = lambda _method, _path: None
+        self.thawed = threading.Event()  # lets requests go on that hang
         self.lock = threading.RLock()
         self._version = 0
 
@@ -122,6 +124,8 @@ def fake_cluster(kubeconfig: Path) -> Iterator[tuple[FakeCluster, str]]:
             item = json.loads(self.rfile.read(length)) if length else None
             is_ours = self.headers.get("Authorization") == f"Bearer {TOKEN}"
             fault = cluster.fault(self.command, self.path) if is_ours else None
+            if fault == "hang":
+                cluster.thawed.wait(PATIENT)
             if fault == "refuse":
                 status, found = _problem(403, "Forbidden", "not allowed to do this")
             else:
@@ -144,7 +148,10 @@ def fake_cluster(kubeconfig: Path) -> Iterator[tuple[FakeCluster, str]]:
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         url = f"http://127.0.0.1:{server.server_address[1]}"
         kubeconfig.write_text(kubeconfig_of(url, TOKEN))
-        yield cluster, url
+        try:
+            yield cluster, url
+        finally:
+            cluster.thawed.set()
 
 
 def kubeconfig_of(url: str, token: str, certificate: str | None = None) -> str:

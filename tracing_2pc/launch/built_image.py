@@ -20,7 +20,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import BlobGoneError, Manifest, Repository
-from tracing_2pc.launch.waiting import wait_for
+from tracing_2pc.launch.waiting import TRANSACTION, create, wait_for
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.propagation import environment_of
 from tracing_2pc.tracing.spans import current_carrier
@@ -207,18 +207,9 @@ class BuiltImage:
             *(p for p in spec.get("params", ()) if p.get("name") != "image"),
             {"name": "image", "value": reference},
         ]
-        cluster.create(  # one that is there already is this transaction's: adopted
-            {
-                "apiVersion": "tekton.dev/v1",
-                "kind": "TaskRun",
-                "metadata": {
-                    "name": name,
-                    "namespace": namespace,
-                    "labels": {"tracing-2pc/transaction": of},
-                },
-                "spec": {**spec, "params": params},
-            }
-        )
+        meta = {"name": name, "namespace": namespace, "labels": {TRANSACTION: of}}
+        made = {"apiVersion": "tekton.dev/v1", "kind": "TaskRun", "metadata": meta}
+        create(cluster, {**made, "spec": {**spec, "params": params}}, self.stopping)
         ended: dict[str, Any] = {}
 
         def is_over() -> bool:

@@ -44,6 +44,10 @@ class ClusterError(TwoPhaseError):
     """The API server did not do what it was asked: not now, perhaps later."""
 
 
+class UnreachableError(ClusterError):
+    """No answer, or none that says anything: it may or may not have been done."""
+
+
 class ChangedError(ClusterError):
     """Somebody has changed the object since it was read: read it again."""
 
@@ -181,7 +185,7 @@ class Cluster:
             )
         except urllib3.exceptions.HTTPError as error:
             why = f"no answer of {self.url} to {asked} ({type(error).__name__})"
-            raise ClusterError(why) from error
+            raise UnreachableError(why) from error
         try:
             found = json.loads(answer.data)
             assert isinstance(found, dict)  # noqa: S101 - caught below
@@ -195,6 +199,8 @@ class Cluster:
         if exists and answer.status == 409 and reason == "AlreadyExists":
             return None
         kind = ChangedError if reason == "Conflict" else ClusterError
+        if answer.status >= 500 or answer.status == 429 or not found:
+            kind = UnreachableError
         why = " ".join(str(found.get("message") or "no reason given").split())[:300]
         raise kind(f"{self.url} answered {answer.status} to {asked}: {why}")
 

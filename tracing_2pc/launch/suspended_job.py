@@ -19,7 +19,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.launch.built_image import BuiltImage
 from tracing_2pc.launch.cluster import ChangedError, Cluster, ClusterError, Object
-from tracing_2pc.launch.waiting import wait_for
+from tracing_2pc.launch.waiting import TRANSACTION, create, is_same, wait_for
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.propagation import environment_of
 from tracing_2pc.tracing.spans import current_carrier
@@ -27,7 +27,6 @@ from tracing_2pc.tracing.spans import current_carrier
 NAME: Final = "launch-job"
 
 APPLICATION: Final = "tracing-2pc/application"
-TRANSACTION: Final = "tracing-2pc/transaction"
 ROLE: Final = "tracing-2pc/role"
 STARTED: Final = "tracing-2pc/started"
 FINALIZER: Final = "tracing-2pc/launch"
@@ -171,7 +170,7 @@ class SuspendedJob:
         item = plan.object(transaction, image)
         replicas = plan.manifest["spec"].get("replicas", 1)
         handle.update(object=item, replicas=replicas)
-        self.cluster.create(item)
+        create(self.cluster, item, self.stopping)
         failpoint("launch.after_create")
         # What an abort did not see in its list, it told here before it looked.
         over = self._noted(plan.namespace, transaction, "over")
@@ -258,7 +257,7 @@ class SuspendedJob:
 
     def _check(self, item: Object) -> None:
         kind, namespace, name = _place(item)
-        self.cluster.create(item)
+        create(self.cluster, item, self.stopping)
         found: list[str] = []
 
         def is_over() -> bool:
@@ -275,7 +274,7 @@ class SuspendedJob:
                 why = self._why_failed(namespace, item["metadata"]["labels"])
                 raise ConfigurationError(f"the check of the job failed: {why}")
         finally:
-            self.cluster.delete(kind, namespace, name)
+            self._delete(item)
 
     def _why_failed(self, namespace: str, labels: Mapping[str, str]) -> str:
         for pod in self.cluster.list(
@@ -337,8 +336,11 @@ class SuspendedJob:
         ]
 
     def _delete(self, item: Object) -> None:
-        self._let_go(item)
-        self.cluster.delete(*_place(item))
+        """Delete an object, if it is still this transaction's."""
+        found = self.cluster.get(*_place(item))
+        if found is not None and is_same(found, item):
+            self._let_go(item)
+            self.cluster.delete(*_place(item))
 
     def _let_go(self, item: Object) -> None:
         """Take our finalizer from an object, and no other."""

@@ -1,0 +1,114 @@
+"""The demo's month, over three transports at once, through kills."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.nats import Nats
+from support.skywalking import certificate
+from support.waiting import PAUSE, SOON, until
+
+from participants import demo
+from participants.demo import Demo
+from participants.embedded import databases
+from participants.oracle import judge
+from participants.processes import Service, free_ports, stopping
+from tracing_2pc.core.remote_participant import open_participant
+
+ROOT = Path(demo.__file__).parents[1]
+DAYS = 31
+
+
+class Other(Service):
+    """A service of the demo that is reached by its transport's URL."""
+
+    def __init__(self, of: Service, url: str, command: list[str]) -> None:
+        self.__dict__.update(of.__dict__)
+        self.url = url
+        self._command = [sys.executable, "-m", *command, "--path", str(ROOT)]
+
+    def ready(self) -> None:
+        asked = open_participant(self.name, self.url, None, SOON)
+        until(
+            lambda: asked.describe(),
+            lambda found: (found.unreachable, found.unready) == (None, None),
+            tell=lambda found: f"{found} {self.tail()}",
+        )
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_the_demos_month_over_nats_grpc_and_http(tmp_path, monkeypatch):
+    """A ledger by NATS, a search by gRPC with TLS, a notifier by HTTP; each is killed.
+
+    The driver dies, too, and so does the NATS server. Nothing is lost, twice or split.
+    """
+    made = certificate(tmp_path, "search")
+    monkeypatch.setenv("SSL_CERT_FILE", str(made))
+    nats = Nats(tmp_path)
+    (port,) = free_ports(1)
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(databases("postgres", tmp_path / "databases"))
+        stack.enter_context(stopping(nats))
+        nats.listen()
+
+        def service(name: str, port: int, log: Path, told: Any) -> Service:
+            plain = Service(name, port, log, told)
+            if name != "ledger":
+                return plain
+            url = nats.url()
+            application = "participants.ledger:create_app()"
+            return Other(plain, url, ["tracing_2pc.nats", application, url])
+
+        monkeypatch.setattr(demo, "Service", service)
+        search_database = database("search")
+        laid = Demo.prepare(tmp_path / "demo", database("ledger"), database("notifier"))
+        told = {**laid.ledger._environment, "LEDGER_DATABASE": search_database}
+        plain = Service("ledger", port, tmp_path / "search.log", told)
+        words = ["tracing_2pc.grpc", "participants.ledger:create_app()"]
+        words += ["--listen", f"127.0.0.1:{port}", "--certificate", str(made)]
+        words += ["--key", str(made.with_suffix(".key"))]
+        search = Other(plain, f"grpcs://127.0.0.1:{port}", words)
+        monkeypatch.setenv("DEMO_SEARCH", search.url)
+        stack.enter_context(stopping(search, *laid.services, laid.job))
+        stack.enter_context(stopping(*laid.operator.processes))
+        stack.enter_context(contextlib.closing(laid.log))
+        flag = tmp_path / "search-killed"
+        search.start(
+            TPC_FAILPOINT=f"participant.before_commit:{DAYS // 2}",
+            TPC_FAILPOINT_FILE=str(flag),
+        )
+        ended = threading.Event()
+        hands = threading.Thread(target=_look_after, args=(search, nats, flag, ended))
+        hands.start()
+        try:
+            summary = laid.run(DAYS, crash=True, ask=None)
+        finally:
+            ended.set()
+            hands.join()
+        searched = judge(search_database, laid.partner.url, range(1, DAYS + 1))
+    assert flag.exists()
+    assert summary.good, "\n".join(summary.lines())
+    assert summary.committed == DAYS
+    assert searched.good, "\n".join(searched.lines())
+    assert dataclasses.replace(searched, requests=0) == dataclasses.replace(
+        summary.verdict, requests=0
+    )
+
+
+def _look_after(
+    search: Service, nats: Nats, flag: Path, ended: threading.Event
+) -> None:
+    """Start the search again when it was killed, and the NATS server anew with it."""
+    while not ended.wait(PAUSE):
+        if flag.exists() and not search.alive():
+            nats.kill()
+            nats.listen()
+            search.start()
+            return
