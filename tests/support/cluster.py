@@ -130,7 +130,7 @@ def fake_cluster(kubeconfig: Path) -> Iterator[tuple[FakeCluster, str]]:
                 status, found = _problem(403, "Forbidden", "not allowed to do this")
             else:
                 status, found = cluster.answer(self.command, self.path, item)
-            if fault == "lose":
+            if fault in {"lose", "hang"}:
                 self.close_connection = True
                 return
             body = json.dumps(found).encode()
