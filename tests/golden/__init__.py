@@ -1,0 +1,1 @@
+"""Files that a release has written, and that every later one must read."""
