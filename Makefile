@@ -34,7 +34,7 @@ endef
 
 .PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos chaos-events rules model counts bench jaeger \
 	test-jaeger console-pictures pictures oap kafka activemq test-brokers kubernetes test-k8s stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
-	compose-plugin engine test-compose docs docs-serve lint lock clean
+	compose-plugin engine test-compose docs docs-serve release lint lock clean
 
 setup: | java .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)" >&2
@@ -253,6 +253,15 @@ docs: setup  ## the documentation as a site, in site/; a dead link or name is an
 
 docs-serve: setup  ## the same at http://127.0.0.1:8000/, built anew at each change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+release: setup  ## what the workflow publishes of TAG: wheel, source, and the list of what is in the wheel's environment
+	$(BIN)/python tools/release_check.py "$(TAG)"
+	rm -rf dist && $(BIN)/python -m hatchling build
+	$(BIN)/uv tool run twine check --strict dist/*
+	@mkdir -p build
+	$(PYTHON) -m venv .cache/released && VIRTUAL_ENV=.cache/released $(BIN)/uv pip install \
+		--quiet -c requirements.txt "$$(ls dist/*.whl)[all]" && .cache/released/bin/tracing-2pc --version
+	$(BIN)/uv tool run --from cyclonedx-bom cyclonedx-py environment .cache/released --output-file build/sbom.json
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security-policy.md",
     "compose/README.md": "compose.md",
     "dashboards/README.md": "runbook.md",

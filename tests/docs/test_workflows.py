@@ -11,6 +11,8 @@ import pytest
 import yaml
 from manual import ROOT, make_targets
 
+from tools.release_check import faults
+
 GITHUB: Final = ROOT / ".github"
 WORKFLOWS: Final = sorted((GITHUB / "workflows").glob("*.yml"))
 ACTIONS: Final = sorted((GITHUB / "actions").glob("*/action.yml"))
@@ -84,6 +86,69 @@ def test_each_action_is_pinned(path):
 def test_nothing_is_allowed_but_to_read(path):
     """What a pull request runs cannot write to the repository."""
     text = path.read_text(encoding="utf-8")
-    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"}
     assert "pull_request_target" not in text
-    assert not any("permissions" in job for job in jobs(path).values())
+    if path.stem != "release":  # by YAML `on` is true
+        assert not any("permissions" in job for job in jobs(path).values())
+    else:
+        assert workflow[True] == {"push": {"tags": ["v*.*.*"]}}
+        assert not any("contents: write" in line for line in text.splitlines())
+        assert "secrets." not in text
+
+
+CHANGES: Final = (
+    "# Changelog\n\n## {heading}\n\nThe first release\n\n## 0.0.9 (2026-01-01)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("tag", "heading", "many"),
+    [
+        ("v0.1.0", "0.1.0 (2026-12-01)", 0),
+        ("v0.1.0", "0.1.0 (unreleased)", 1),
+        ("v0.1.1", "0.1.0 (2026-12-01)", 2),
+        ("v0.1.0", "0.2.0 (2026-12-01)", 1),
+    ],
+)
+def test_a_tag_is_the_version_and_the_changelog_s(tag, heading, many):
+    """Nothing is published under a version that is not what the files say."""
+    project = '[project]\nname = "x"\nversion = "0.1.0"\n'
+    found = list(faults(tag, project, CHANGES.format(heading=heading)))
+    assert len(found) == many
+    assert all(tag in line for line in found)
+
+
+def test_the_first_release_lacks_its_date_only():
+    """`v0.1.0` may be set when the changelog has its date."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version = re.findall(r'^version = "(.+)"$', project, re.M)[0]
+    assert [
+        line for line in faults(f"v{version}", project, changelog) if "date" not in line
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")),
+    ids=lambda path: path.stem,
+)
+def test_each_form_of_an_issue_is_one(path):
+    """GitHub shows a form that has a name, a description, and fields with a label."""
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.stem == "config":
+        assert form.keys() == {"blank_issues_enabled"}
+        return
+    assert form["name"]
+    assert form["description"]
+    fields = [item for item in form["body"] if item["type"] != "markdown"]
+    assert fields
+    assert all(item["attributes"]["label"] for item in fields)
+
+
+def test_the_citation_is_of_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{cited["version"]}"' in project
+    assert cited["license"] == "Apache-2.0"
