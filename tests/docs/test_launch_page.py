@@ -33,6 +33,21 @@ def test_the_pages_resource_is_read():
     assert file.build.tag == "live"
 
 
+def test_the_task_of_the_examples_is_the_one_that_the_page_names():
+    """It has the params that a launch gives it, and uses each."""
+    text = (ROOT / "examples" / "launch" / "task.yaml").read_text()
+    task = yaml.safe_load(text)
+    item = yaml.safe_load(block(LAUNCH, "yaml", "TransactionalSparkJob"))
+    item["metadata"] |= {"uid": "a-uid", "generation": 1}
+    build = launch_file_of(item).build
+    assert build is not None
+    assert build.task_run is not None
+    assert build.task_run["taskRef"]["name"] == task["metadata"]["name"]
+    given = {p["name"] for p in build.task_run["params"]} | {"image"}
+    assert given == {p["name"] for p in task["spec"]["params"]}
+    assert all(f"$(params.{name})" in text for name in given)
+
+
 def test_the_manifests_fit_kubernetes_and_the_page(capsys):
     """Its schemas know all but our own kind, and its fields are those of the page."""
     command = ["operator", "manifests", "--namespace", "streams", "--image", "tpc:1"]
