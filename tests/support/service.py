@@ -19,6 +19,8 @@ from tracing_2pc.participant import TaggedRows
 def create_app(database: str | None = None, tokens: Path | None = None) -> Flask:
     """Serve one; without a file of tokens it asks for none."""
     app = Flask(__name__)
+    if tokens is None and "TOKENS" in os.environ:
+        tokens = Path(os.environ["TOKENS"])
     url = database or os.environ["DATABASE"]
     rows = _outbox(url) if "KAFKA" in os.environ else _table(url)
     blueprint = participant_blueprint(rows, tokens=tokens, insecure=tokens is None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import io
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -17,12 +18,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from support.nats import serving_by_nats, shared
 from support.participant import World
 from support.spark import serving
 from support.waiting import PATIENT
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.grpc import GrpcServer
 from tracing_2pc.http import contract
+from tracing_2pc.nats.link import LOOP
+
+_names = itertools.count()
 
 _GUNICORN = Path(__file__).parents[2] / "participants" / "gunicorn_conf.py"
 
@@ -54,6 +59,14 @@ def _by_grpc(application: Any) -> Iterator[str]:
         yield server.url
 
 
+@contextmanager
+def _by_nats(application: Any) -> Iterator[str]:
+    # Behind one name there is one database, as long as a client lives.
+    with serving_by_nats(application, shared().url(f"p{next(_names)}")) as url:
+        yield url
+    LOOP.close()
+
+
 def _gunicorn(application: str, port: int) -> list[str]:
     command = [sys.executable, "-m", "gunicorn", "--config", str(_GUNICORN)]
     return [*command, "--bind", f"127.0.0.1:{port}", application]
@@ -64,9 +77,14 @@ def _grpc(application: str, port: int) -> list[str]:
     return [*command, "--listen", f"127.0.0.1:{port}", application]
 
 
+def _nats(application: str, port: int) -> list[str]:
+    return [sys.executable, "-m", "support.nats", application, str(port)]
+
+
 TRANSPORTS = {
     "http": Transport(serving, "http://127.0.0.1:{}".format, _gunicorn),
     "grpc": Transport(_by_grpc, "grpc://127.0.0.1:{}".format, _grpc),
+    "nats": Transport(_by_nats, "nats://127.0.0.1:{}/ledger".format, _nats),
 }
 
 OTHERS = [name for name in TRANSPORTS if name != "http"]

@@ -96,6 +96,12 @@ class Gate(Protocol):
             RefusalError: not admitted, or not allowed.
         """
 
+    def admit_digest(self, digest: bytes) -> Caller:
+        """Return the caller who has proven to hold the token of this SHA-256.
+
+        For a transport that sends no token. Raises as `admit` does.
+        """
+
 
 class LoopbackGate:
     """Lets every process of this machine do everything, and nobody else.
@@ -115,6 +121,10 @@ class LoopbackGate:
                 "insecure: only loopback peers are answered, and no proxy; use tokens",
             )
         return Caller(None)
+
+    def admit_digest(self, digest: bytes) -> Caller:
+        """Refuse: no token is known here, and the peer's address is not, either."""
+        return self.admit(None, None)
 
 
 class TokenGate:
@@ -137,6 +147,11 @@ class TokenGate:
                 f"{origin} holds no token: run `tracing-2pc init` to make one"
             )
 
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """The SHA-256 of each token; for a transport that looks for one by it."""
+        return tuple(digest for digest, _ in self._callers)
+
     @classmethod
     def read(cls, path: Path) -> TokenGate:
         """Read a tokens file, or raise `ConfigurationError`."""
@@ -153,7 +168,10 @@ class TokenGate:
         """Return whose token it is; every known one is compared, in constant time."""
         if token is None:
             raise RefusalError(Refusal.NOT_ADMITTED, "send a token: none came")
-        digest = _digest(token)
+        return self.admit_digest(digest_of(token))
+
+    def admit_digest(self, digest: bytes) -> Caller:
+        """Return whose token has this digest, as `admit` does."""
         callers = [c for key, c in self._callers if hmac.compare_digest(key, digest)]
         if not callers:
             raise RefusalError(Refusal.NOT_ADMITTED, "this token is not known here")
@@ -177,8 +195,9 @@ def _read_line(words: list[str], where: str) -> tuple[bytes, Caller]:
         raise ConfigurationError(
             f"{where}: a producer needs a name: its ids are its own"
         )
-    return _digest(words[1]), Caller(Role(words[0]), application)
+    return digest_of(words[1]), Caller(Role(words[0]), application)
 
 
-def _digest(token: str) -> bytes:
+def digest_of(token: str) -> bytes:
+    """Return what is kept of a token: its SHA-256."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -31,8 +31,13 @@ ENTRY_POINTS: Final = "tracing_2pc.transports"
 
 _HTTP: Final = "tracing_2pc.http.client", "HttpParticipant", ""
 _GRPC: Final = "tracing_2pc.grpc.client", "GrpcParticipant", "grpc"
+_NATS: Final = "tracing_2pc.nats.client", "NatsParticipant", "nats"
 
-_BUILT_IN: Final = {"http": _HTTP, "https": _HTTP, "grpc": _GRPC, "grpcs": _GRPC}
+_BUILT_IN: Final = {
+    **dict.fromkeys(("http", "https"), _HTTP),
+    **dict.fromkeys(("grpc", "grpcs"), _GRPC),
+    **dict.fromkeys(("nats", "nats+tls"), _NATS),
+}
 """Of each scheme the module, the class, and the extra that it needs."""
 
 Transport = Callable[[str, str, str | None, float], "RemoteParticipant"]

@@ -11,9 +11,15 @@ from tracing_2pc.http.error_responses import problem_of
 
 
 def admit(
-    gate: Gate, action: str, headers: Iterable[tuple[str, str]], peer: str | None
+    gate: Gate,
+    action: str,
+    headers: Iterable[tuple[str, str]],
+    peer: str | None,
+    digest: bytes | None = None,
 ) -> Caller:
     """Return the caller of a request, who may do this, one of `core.access.MAY`.
+
+    `digest` is of a token that its transport has had proven, and that was not sent.
 
     Raises:
         Problem: not admitted (401, with a challenge), or not allowed (403).
@@ -28,7 +34,10 @@ def admit(
         for name in lower
     )
     try:
-        caller = gate.admit(token, None if forwarded else peer)
+        if digest is not None:
+            caller = gate.admit_digest(digest)
+        else:
+            caller = gate.admit(token, None if forwarded else peer)
         caller.check(action)
     except RefusalError as error:
         problem = problem_of(error)

@@ -9,8 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 from urllib.parse import unquote
+
+PROVEN: Final = "tpc.token_digest"
+"""Where an environment has the digest of a token that its caller has proven to hold."""
+
+PARTICIPANT: Final = "tracing_2pc.participant"
+"""Where a Flask application has, among its extensions, the participant's routes."""
 
 WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -33,6 +39,7 @@ def ask_application(
     *,
     scheme: str,
     peer: str | None = None,
+    digest: bytes | None = None,
 ) -> Answered:
     """Hand one request to an application, and return what it answers.
 
@@ -48,6 +55,8 @@ def ask_application(
         scheme: of the road, as it stands in a span.
         peer: the caller's address. None where it is not known: an application that was
             told `insecure=True` then refuses it.
+        digest: SHA-256 of a token that the caller has proven to hold, where the road
+            sends none.
     """
     route, _, query = path.partition("?")
     environ: dict[str, Any] = {
@@ -71,6 +80,8 @@ def ask_application(
         environ["tpc.client"] = body
     if peer is not None:
         environ["REMOTE_ADDR"] = peer
+    if digest is not None:
+        environ[PROVEN] = digest
     for name, value in headers.items():
         key = name.upper().replace("-", "_")
         environ[key if key == "CONTENT_TYPE" else f"HTTP_{key}"] = value

@@ -45,7 +45,7 @@ from tracing_2pc.http.contract import Answer, NoAnswerError, Silence, read_answe
 from tracing_2pc.http.error_responses import OK, refusal_of
 from tracing_2pc.tracing.spans import client_span, current_carrier, set_status
 
-_PORTS: Final = {"http": 80, "https": 443}
+_PORTS: Final = {"http": 80, "https": 443, "nats": 4222, "nats+tls": 4222}
 
 T = TypeVar("T")
 

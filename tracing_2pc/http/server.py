@@ -15,6 +15,7 @@ from tracing_2pc.core.ports import Step
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.http import contract, forms
+from tracing_2pc.http.bridge import PARTICIPANT
 from tracing_2pc.http.error_responses import (
     OK,
     Problem,
@@ -103,6 +104,7 @@ class _Routes(Views):
         get("/whoami")(self.whoami)
         # Here and not at import: a worker's threads must be its own.
         made.before_request(self.resource.start)
+        made.record(lambda state: state.app.extensions.update({PARTICIPANT: self}))
         return made
 
     def prepare(self) -> Response:

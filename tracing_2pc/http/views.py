@@ -28,6 +28,7 @@ from tracing_2pc.core.ports import Step
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import ASK_AGAIN
 from tracing_2pc.http.auth import admit
+from tracing_2pc.http.bridge import PROVEN
 from tracing_2pc.http.error_responses import (
     PROBLEM,
     problem_of,
@@ -179,7 +180,9 @@ class Views:
 
     def admit(self, action: str) -> Caller:
         """Admit the caller of the request under way, or raise `Problem`."""
-        caller = admit(self.gate, action, request.headers.items(), request.remote_addr)
+        headers, peer = request.headers.items(), request.remote_addr
+        proven = request.environ.get(PROVEN)
+        caller = admit(self.gate, action, headers, peer, proven)
         g.tpc_admitted = True
         remember_context()
         self.check_form()

@@ -1,0 +1,395 @@
+"""What counts as an answer over NATS, who may give one, and what others learn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from flask import Flask, request
+from support.branches import ONE, TRACE
+from support.nats import TOKEN, shared
+from support.texts import texts
+from support.waiting import AT_LAST, PATIENT, SOON, until
+
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.remote_participant import open_participant
+from tracing_2pc.core.states import (
+    Decision,
+    ParticipantState,
+    Refusal,
+    TransactionState,
+    Vote,
+)
+from tracing_2pc.http import contract
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.nats import NatsServer, client, frames
+from tracing_2pc.nats.client import NatsParticipant
+from tracing_2pc.nats.link import LOOP
+from tracing_2pc.participant import TaggedRows
+
+ID = TransactionId("orders", 3, 1)
+BRANCH = BranchId.parse(ONE.branch)
+TEXTS = texts("component")
+OTHER_TOKEN = TOKEN[::-1]
+
+
+class Ledger:
+    """A participant with tokens, and what its application was asked."""
+
+    def __init__(self, folder: Path, name: str = "ledger") -> None:
+        self.rows = TaggedRows(f"sqlite:///{folder / name}.db", table="orders")
+        (folder / "tokens").write_text(f"job {TOKEN}\noperator {OTHER_TOKEN}\n")
+        tokens = folder / "tokens"
+        self.app = Flask(name)
+        routes = participant_blueprint(self.rows, tokens=tokens, name=name)
+        self.app.register_blueprint(routes)
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.app.before_request(
+            lambda: self.asked.append((request.path, dict(request.headers)))
+        )
+
+    @contextlib.contextmanager
+    def serving(self, url: str) -> Iterator[NatsServer]:
+        with NatsServer(self.app, url) as server:
+            until(lambda: server.is_connected)
+            yield server
+
+
+@pytest.fixture
+def ledger(tmp_path) -> Iterator[Ledger]:
+    made = Ledger(tmp_path)
+    yield made
+    made.rows.close()
+
+
+@pytest.fixture(autouse=True)
+def _hang_up() -> Iterator[None]:
+    yield
+    LOOP.close()
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    """A name of this test's own."""
+    return shared().url(f"ledger_{tmp_path.name.replace('-', '_')}"[:40])
+
+
+@pytest.fixture
+def asked(monkeypatch, url) -> Callable[..., NatsParticipant]:
+    """Return a participant as a job has it."""
+    monkeypatch.setenv("TPC_TOKEN", TOKEN)
+    monkeypatch.setenv("OPERATOR", OTHER_TOKEN)
+    monkeypatch.setenv("WRONG", TOKEN.upper())
+
+    def ask(
+        token: str | None = "env:TPC_TOKEN",
+        timeout: float = PATIENT,
+    ) -> NatsParticipant:
+        opened: Any = open_participant("ledger", url, token, timeout)
+        assert isinstance(opened, NatsParticipant)
+        return opened
+
+    return ask
+
+
+def record() -> TransactionRecord:
+    chosen = Receipt(BRANCH, "ledger", ONE.rows, ONE.digest, Vote.COMMIT)
+    return TransactionRecord(
+        ID, "run", TransactionState.COMMITTING, Decision.COMMIT, ("ledger",),
+        frozenset(), {}, 0.0, receipts=(chosen,),
+    )  # fmt: skip
+
+
+def prepare(participant: NatsParticipant, body: Any = None) -> Vote:
+    return participant.prepare(
+        ID,
+        BRANCH,
+        lambda: body or io.BytesIO(ONE.body),
+        rows=ONE.rows,
+        length=len(ONE.body),
+        digest=ONE.digest,
+    )
+
+
+class Other:
+    """Somebody else at the NATS server, in a thread: sees all, and may say anything."""
+
+    def __init__(self, subject: str, queue: str = "") -> None:
+        self.seen: list[Any] = []
+        self.answer: Callable[[Any], bytes | None] = lambda message: None
+        self._about = subject, queue
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Other:
+        self._thread.start()
+        self.run(self._listen())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.run(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(AT_LAST)
+
+    def publish(self, *about: Any) -> None:
+        async def send() -> None:
+            await self._connection.publish(*about)
+            await self._connection.flush()
+
+        self.run(send())
+
+    async def _listen(self) -> None:
+        self._connection = await nats.connect(shared().url("x").rpartition("/")[0])
+        subject, queue = self._about
+        await self._connection.subscribe(subject, queue=queue, cb=self._receive)
+        await self._connection.flush()
+
+    async def _receive(self, message: Any) -> None:
+        self.seen.append(message)
+        answer = self.answer(message)
+        if answer is not None:
+            await self._connection.publish(message.reply, answer)
+
+
+def name_of(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def question_of(message: Any) -> Any:
+    return frames.Seal(None, "").read(message.data)[0]
+
+
+COMMITTED = json.dumps({"transaction_id": str(ID), "state": "committed"})
+
+
+def plain(message: Any) -> bytes:
+    head = {"status": 200, "type": contract.JSON, "text": COMMITTED}
+    return frames.Seal(None, "").write(head)
+
+
+def offer(key: bytes) -> Callable[[Any], bytes]:
+    """Return what offers an exchange by another key, and answers whatever comes."""
+
+    def answer(message: Any) -> bytes:
+        head = question_of(message)
+        if "nonce" in head:
+            found = {"challenge": "c", "subject": message.subject, "journal": "j"}
+            return frames.seal_of_offer(key, head["nonce"]).write(found)
+        about = {"n": 0, "status": 200, "type": contract.JSON, "length": len(COMMITTED)}
+        return frames.Seal(None, "").write(about, COMMITTED.encode())
+
+    return answer
+
+
+IMPOSTORS = {
+    "plain": plain,
+    "with a key of its own": offer(frames.key_of(b"guessed")),
+    "nonsense": lambda message: b"committed",
+    "json that is no object": lambda message: b"- []\n",
+}
+
+
+@pytest.mark.parametrize("says", IMPOSTORS.values(), ids=IMPOSTORS)
+def test_an_impostor_acknowledges_nothing(ledger, asked, url, says):
+    """In the same queue group, answering *committed*: it counts for nothing."""
+    with ledger.serving(url):
+        assert prepare(asked()) is Vote.COMMIT
+    with Other(f"tpc.v1.{name_of(url)}", name_of(url)) as impostor:
+        impostor.answer = says
+        with pytest.raises(ParticipantUnavailableError) as silent:
+            asked(timeout=SOON).commit(record())
+        assert impostor.seen
+    assert silent.value.refusal is None
+    assert TEXTS["forged answers"] in str(silent.value)
+    with ledger.serving(url):
+        assert asked().show(ID).state is ParticipantState.PREPARED
+        asked().commit(record())
+        assert asked().show(ID).state is ParticipantState.COMMITTED
+
+
+def test_an_impostor_between_both_acknowledges_nothing(ledger, asked, url):
+    """It repeats what the participant said of another request, and nothing fits."""
+    with Other(">") as seen, ledger.serving(url):
+        assert prepare(asked()) is Vote.COMMIT
+        asked().commit(record())
+        said = [m.data for m in seen.seen if m.subject.startswith("_INBOX")]
+    with Other(f"tpc.v1.{name_of(url)}", name_of(url)) as impostor:
+        replies = iter(said * 2)
+        impostor.answer = lambda message: next(replies)
+        with pytest.raises(ParticipantUnavailableError):
+            asked(timeout=SOON).commit(record())
+        assert impostor.seen
+
+
+def test_who_listens_learns_no_token(ledger, asked, url):
+    """No token, digest or key goes over a server; nor a request to the name."""
+    secret = [TOKEN.encode(), frames.key_of(client.digest_of(TOKEN)).hex().encode()]
+    secret += [client.digest_of(TOKEN).hex().encode(), b"Bearer"]
+    with Other(">") as seen, ledger.serving(url):
+        assert prepare(asked()) is Vote.COMMIT
+        asked().commit(record())
+        sent = [message.data for message in seen.seen]
+        names = [m for m in seen.seen if m.subject == f"tpc.v1.{name_of(url)}"]
+    assert len(sent) > 6
+    assert not [data for data in sent for word in secret if word in data]
+    assert [sorted(question_of(m)) for m in names] == [["key", "look", "nonce"]] * 2
+
+
+def test_what_is_repeated_by_another_does_nothing(ledger, asked, url):
+    """Each frame that was heard, sent again by who heard it: nothing is asked anew."""
+    with ledger.serving(url), Other(">") as other:
+        assert prepare(asked()) is Vote.COMMIT
+        asked("env:OPERATOR").resolve(ID, Decision.ABORT, "a try")
+        before, heard = len(ledger.asked), list(other.seen)
+        for message in heard:
+            if message.subject.startswith("tpc."):
+                other.publish(message.subject, message.data, message.reply)
+        assert asked().show(ID).state is ParticipantState.ABORTED
+        assert [path for path, _ in ledger.asked[before:]] == [f"/transactions/{ID}"]
+
+
+@pytest.mark.parametrize("how", ["changed", "as another frame"])
+def test_a_request_that_was_changed_is_not_obeyed(ledger, asked, url, how, monkeypatch):
+    """Who stands between both changes a byte, or the order: the request is dropped."""
+    take = NatsServer._take
+
+    async def changed(server: NatsServer, message: Any) -> None:
+        old, new = b"commit", b"abort!"
+        if how == "as another frame":
+            old, new = b'{"n": 0', b'{"n": 1'
+        assert old in message.data
+        message.data = message.data.replace(old, new)
+        await take(server, message)
+
+    monkeypatch.setattr(NatsServer, "_take", changed)
+    with ledger.serving(url), pytest.raises(ParticipantUnavailableError):
+        asked(timeout=SOON).commit(record())
+    assert ledger.asked == []
+
+
+@pytest.mark.parametrize("token", ["env:WRONG", None])
+def test_a_stranger_is_told_so_at_once(ledger, asked, url, token):
+    """By the participant; it is no acknowledgement, and says what to set."""
+    with ledger.serving(url), pytest.raises(ParticipantUnavailableError) as refused:
+        asked(token).commit(record())
+    assert refused.value.refusal is Refusal.NOT_ADMITTED
+
+
+def test_without_tokens_nobody_is_served(ledger, url):
+    """NATS does not show where a caller is: *this machine only* would be everybody."""
+    app = Flask("ledger")
+    app.register_blueprint(participant_blueprint(ledger.rows, insecure=True))
+    with pytest.raises(ConfigurationError) as refused:
+        NatsServer(app, url)
+    assert TEXTS["insecure over NATS"] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["nats://there:4222", "nats://there:4222/a/b", "nats://there/a.b"]
+)
+def test_a_url_that_names_no_participant_is_refused(wrong):
+    """One name stands in its path: it becomes a subject."""
+    with pytest.raises(ConfigurationError, match="expected nats://host:4222/part"):
+        open_participant("ledger", wrong, None, PATIENT)
+
+
+def test_two_databases_behind_one_name_are_refused(ledger, asked, url, tmp_path):
+    """Nothing is sent to the other one; a job does not start, and `check` says it."""
+    other = Ledger(tmp_path, "other")
+    with ledger.serving(url):
+        assert prepare(asked()) is Vote.COMMIT
+    with other.serving(url), pytest.raises(ParticipantUnavailableError) as refused:
+        asked().commit(record())
+    assert refused.value.refusal is Refusal.MISDIRECTED
+    assert TEXTS["two databases"] in str(refused.value)
+    assert other.asked == []
+    with ledger.serving(url), other.serving(url):
+        with pytest.raises(ConfigurationError, match="2 databases answer"):
+            asked().identity()
+        assert "2 databases answer" in str(asked().describe().unready)
+    other.rows.close()
+
+
+def test_what_a_request_brings_arrives(ledger, asked, url):
+    """Trace headers, SkyWalking's too, and letters that are not ASCII; no token."""
+    sent = {
+        **TRACE,
+        "sw8": "1-YQ==-Yg==-0-YQ==-YQ==-YQ==-YQ==",
+        "baggage": "city=Zürich",
+    }
+    sent |= {"Authorization": f"Bearer {TOKEN}", "X-Forwarded-For": "127.0.0.1"}
+    with ledger.serving(url):
+        status, _, _ = asked().exchange(
+            "GET", "/transactions?limit=3", None, sent, PATIENT, 1 << 20
+        )
+    ((path, headers),) = ledger.asked
+    assert (status, path) == (200, "/transactions")
+    arrived = {name.lower(): value for name, value in headers.items()}
+    assert {name: arrived.get(name) for name in (*TRACE, "sw8")} == {
+        name: sent[name] for name in (*TRACE, "sw8")
+    }
+    assert "authorization" not in arrived
+
+
+def test_bodies_and_answers_go_in_frames(ledger, asked, url, monkeypatch):
+    """Whatever a NATS server takes at once; an answer that is too long is none."""
+    monkeypatch.setattr(frames, "CHUNK", 16)
+    with ledger.serving(url):
+        assert prepare(asked()) is Vote.COMMIT
+        assert len(ONE.body) > 16 * frames.WINDOW
+        assert asked().show(ID).state is ParticipantState.PREPARED
+        monkeypatch.setattr(contract, "MAX_SHOWN_BYTES", 16)
+        with pytest.raises(ParticipantUnavailableError):
+            asked().show(ID)
+
+
+@pytest.mark.parametrize("breaks", ["ends early", "raises"])
+def test_a_body_that_is_not_whole_is_not_prepared(ledger, asked, url, breaks):
+    """Its bytes are counted; who cannot read on says so, and nobody waits."""
+
+    class Torn(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            found = super().read(min(size or 0, 100))
+            if not found and breaks == "raises":
+                raise OSError("a bad disk")
+            return found
+
+    with ledger.serving(url):
+        with pytest.raises((OSError, ParticipantUnavailableError, Exception)) as torn:
+            prepare(asked(), Torn(ONE.body[:200]))
+        assert ("a bad disk" in str(torn.value)) == (breaks == "raises")
+        until(lambda: asked().prepared().branches == ())
+        assert asked().show(ID).state is ParticipantState.UNKNOWN
+        assert prepare(asked()) is Vote.COMMIT
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_of_a_fork_has_its_own_connection(ledger, asked, url):
+    """A child that asks disturbs nobody, and is answered."""
+    from process.test_forks import in_child
+
+    with ledger.serving(url):
+        assert prepare(asked()) is Vote.COMMIT
+        found = in_child(lambda: len(asked().prepared().branches))
+        assert (found, len(asked().prepared().branches)) == (1, 1)

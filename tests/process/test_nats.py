@@ -1,0 +1,309 @@
+"""Participants behind a real NATS server: killed, frozen and started again, each."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.branches import Branch, arrow
+from support.nats import TOKEN, Instance, Nats, running
+from support.programs import ran
+from support.skywalking import certificate
+from support.texts import texts
+from support.waiting import ANSWERED, AT_LAST, PATIENT, SOON, until
+
+from tracing_2pc.core.content import write_digest
+from tracing_2pc.core.errors import ParticipantUnavailableError
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
+from tracing_2pc.core.states import (
+    Decision,
+    ParticipantState,
+    TransactionState,
+    Vote,
+)
+
+ID = TransactionId("orders", 3, 1)
+TEXTS = texts("process")
+LARGE = Branch(
+    arrow(pa.table({"id": range(40_000), "note": ["x" * 200] * 40_000})), 40_000
+)
+"""More than a NATS server, and than what is under way at a time, takes at once."""
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch) -> None:
+    monkeypatch.setenv("TPC_TOKEN", TOKEN)
+
+
+@pytest.fixture
+def node(tmp_path) -> Iterator[Nats]:
+    with running(tmp_path) as node:
+        yield node
+
+
+@pytest.fixture
+def start(tmp_path, node) -> Iterator[Callable[..., Instance]]:
+    """Start instances of one participant, which are killed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str = "one") -> Instance:
+            instance = Instance(tmp_path, name, node.url(), "ledger.db")
+            stack.callback(instance.kill)
+            instance.start()
+            instance.is_ready()
+            return instance
+
+        yield start
+
+
+def ledger(node: Nats, timeout: float = PATIENT) -> RemoteParticipant:
+    return open_participant("ledger", node.url(), "env:TPC_TOKEN", timeout)
+
+
+def prepare(participant: RemoteParticipant, body: Any = None) -> Vote:
+    return participant.prepare(
+        ID,
+        BranchId.parse(LARGE.branch),
+        lambda: body or io.BytesIO(LARGE.body),
+        rows=LARGE.rows,
+        length=len(LARGE.body),
+        digest=LARGE.digest,
+    )
+
+
+def record() -> TransactionRecord:
+    branch = BranchId.parse(LARGE.branch)
+    chosen = Receipt(branch, "ledger", LARGE.rows, LARGE.digest, Vote.COMMIT)
+    return TransactionRecord(
+        ID, "run", TransactionState.COMMITTING, Decision.COMMIT, ("ledger",),
+        frozenset(), {}, 0.0, receipts=(chosen,),
+    )  # fmt: skip
+
+
+class Halfway(io.BytesIO):
+    """A body in the middle of which something happens, when that much was taken."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__(LARGE.body)
+        self._happens = [happens]
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() > len(LARGE.body) // 2 and self._happens:
+            self._happens.pop()()
+        return super().read(size)
+
+
+def test_an_instance_that_is_killed_between_frames_leaves_nothing(node, start):
+    """The prepare ends at once, and another instance begins it anew."""
+    one = start("one")
+    with pytest.raises(ParticipantUnavailableError) as cut:
+        prepare(ledger(node), Halfway(one.kill))
+    assert TEXTS["cut"] in str(cut.value)
+    start("two")
+    assert ledger(node).prepared().branches == ()
+    assert prepare(ledger(node)) is Vote.COMMIT
+    ledger(node).commit(record())
+    assert ledger(node).show(ID).state is ParticipantState.COMMITTED
+
+
+@pytest.mark.ci
+def test_an_instance_that_is_frozen_between_frames_leaves_nothing(node, start):
+    """The prepare is given up in its time; what was frozen drops what it had."""
+    one = start("one")
+    freeze = Halfway(lambda: os.kill(one.pid, signal.SIGSTOP))
+    with pytest.raises(ParticipantUnavailableError, match="within"):
+        prepare(ledger(node, SOON), freeze)
+    two = start("two")
+    os.kill(one.pid, signal.SIGCONT)
+    assert two.alive()
+    until(lambda: ledger(node).prepared().branches == ())
+    assert prepare(ledger(node)) is Vote.COMMIT
+    assert [b.branch for b in ledger(node).show(ID).branches] == [
+        BranchId.parse(LARGE.branch)
+    ]
+
+
+def test_a_nats_server_that_is_killed_in_a_transaction(node, start):
+    """Where it is not, nothing was sent; when it is there again, all go on."""
+    start()
+    assert prepare(ledger(node)) is Vote.COMMIT
+    node.kill()
+    with pytest.raises(ParticipantUnavailableError) as nobody:
+        ledger(node).commit(record())
+    assert TEXTS["not sent"] in str(nobody.value)
+    node.listen()
+    until(lambda: committed(node))
+    assert ledger(node).show(ID).state is ParticipantState.COMMITTED
+
+
+def committed(node: Nats) -> bool:
+    with contextlib.suppress(ParticipantUnavailableError):
+        ledger(node, ANSWERED).commit(record())
+        return True
+    return False
+
+
+@pytest.mark.ci
+def test_a_nats_server_that_is_killed_in_an_upload(node, start):
+    """Who waits is told at once; nothing is prepared of what was cut."""
+    start()
+    with pytest.raises(ParticipantUnavailableError) as cut:
+        prepare(ledger(node), Halfway(node.kill))
+    assert TEXTS["cut"] in str(cut.value)
+    node.listen()
+
+    def prepared() -> bool:
+        with contextlib.suppress(ParticipantUnavailableError):
+            return prepare(ledger(node, ANSWERED)) is Vote.COMMIT
+        return False
+
+    until(prepared)
+    assert len(ledger(node).show(ID).branches) == 1
+
+
+@pytest.mark.ci
+def test_what_has_begun_is_answered_at_the_end(node, start):
+    """SIGTERM in the middle of an upload: it votes, ends with 0, and takes no more."""
+    one = start()
+    end = Halfway(lambda: os.kill(one.pid, signal.SIGTERM))
+    assert prepare(ledger(node), end) is Vote.COMMIT
+    assert one.wait(AT_LAST) == 0
+    with pytest.raises(ParticipantUnavailableError) as nobody:
+        ledger(node).commit(record())
+    assert TEXTS["not sent"] in str(nobody.value)
+
+
+PERMISSIONS = """
+authorization {
+  users = [
+    {user: job, password: "a:b", permissions: {
+      publish: ["tpc.v1.ledger", "tpc.v1.ledger.>"], subscribe: "_INBOX.>"}}
+    {user: ledger, password: secret, permissions: {
+      publish: "_INBOX.>", subscribe: ["tpc.v1.ledger", "tpc.v1.ledger.>"]}}
+    {user: viewer, password: secret, permissions: {
+      publish: "other", subscribe: "_INBOX.>"}}
+  ]
+}
+"""
+
+
+@pytest.mark.ci
+def test_a_nats_server_that_asks_who_one_is(tmp_path, monkeypatch):
+    """The permissions of the manual suffice; who lacks them, or a password, is told."""
+    with running(tmp_path, PERMISSIONS) as node:
+        monkeypatch.setenv("LOGIN", "ledger:secret")
+        monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:LOGIN")
+        instance = Instance(tmp_path, "one", node.url(), "ledger.db")
+        try:
+            instance.start()
+            instance.is_ready()
+            monkeypatch.setenv("JOB", "job:a:b")
+            monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:JOB")
+            assert prepare(ledger(node)) is Vote.COMMIT
+            monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:VIEWER")
+            monkeypatch.setenv("VIEWER", "viewer:secret")
+            with pytest.raises(ParticipantUnavailableError, match="ermissions"):
+                ledger(node, SOON).commit(record())
+            monkeypatch.setenv("NOBODY", "nobody:secret")
+            for credentials in ("env:NOBODY", ""):
+                monkeypatch.setenv("TPC_NATS_CREDENTIALS", credentials)
+                with pytest.raises(ParticipantUnavailableError) as refused:
+                    ledger(node).commit(record())
+                assert TEXTS["refused by NATS"] in str(refused.value)
+        finally:
+            instance.kill()
+
+
+@pytest.mark.ci
+def test_tls_and_nothing_else(tmp_path, monkeypatch):
+    """By nats+tls, with a certificate that is known; never in clear, no password."""
+    made = certificate(tmp_path, "nats")
+    lines = f'tls {{cert_file: "{made}", key_file: "{made.with_suffix(".key")}"}}'
+    monkeypatch.setenv("SSL_CERT_FILE", str(made))
+    with running(tmp_path, lines) as node:
+        url = node.url(scheme="nats+tls")
+        instance = Instance(tmp_path, "one", url, "ledger.db")
+        try:
+            instance.start()
+            instance.is_ready()
+            by_tls = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT)
+            assert prepare(by_tls) is Vote.COMMIT
+            monkeypatch.delenv("SSL_CERT_FILE")
+            with pytest.raises(ParticipantUnavailableError):
+                open_participant("ledger", f"{url}2", "env:TPC_TOKEN", SOON).prepared()
+        finally:
+            instance.kill()
+
+
+@pytest.mark.ci
+def test_a_server_without_tls_is_told_nothing(tmp_path, monkeypatch):
+    """The login is not sent to a server that has no TLS, where TLS was asked for."""
+    monkeypatch.setenv("LOGIN", "ledger:secret")
+    monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:LOGIN")
+    with running(tmp_path, "debug: true\ntrace: true\n" + PERMISSIONS) as node:
+        url = node.url(scheme="nats+tls")
+        with pytest.raises(ParticipantUnavailableError) as refused:
+            open_participant("ledger", url, "env:TPC_TOKEN", PATIENT).prepared()
+        assert TEXTS["no TLS"] in str(refused.value)
+        assert "[CONNECT" not in node.log.read_text()
+
+
+def test_the_command_says_what_it_lacks(tmp_path, monkeypatch):
+    """One line, and no traceback."""
+    instance = Instance(tmp_path, "one", "nats://127.0.0.1", "ledger.db")
+    done = ran(instance._command, env={**os.environ, **instance._environment})  # type: ignore[dict-item]
+    assert done.returncode == 1
+    assert "expected nats://host:4222/participant" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.nightly
+def test_a_hundred_megabytes_are_never_in_memory(node, start, tmp_path):
+    """Neither at the participant, nor at the job, nor at the NATS server's peers."""
+    one = start()
+    table = pa.table({"id": range(1000), "note": ["x" * 1000] * 1000})
+    file = tmp_path / "body"
+    with pa.ipc.new_stream(str(file), table.schema) as writer:
+        for _ in range(100):
+            writer.write_table(table)
+    size = file.stat().st_size
+    assert size > 100_000_000
+    prepare(ledger(node))  # what it needs at all is there
+    ledger(node).commit(record())
+    before = peak(one.pid)
+    with file.open("rb") as read:
+        digest = hashlib.sha256()
+        while piece := read.read(1 << 20):
+            digest.update(piece)
+    ours = peak(os.getpid())
+    vote = ledger(node).prepare(
+        TransactionId("orders", 4, 1),
+        BranchId.parse("0.1"),
+        lambda: file.open("rb"),
+        rows=100_000,
+        length=size,
+        digest=write_digest(digest.digest()),
+    )
+    assert vote is Vote.COMMIT
+    assert peak(one.pid) - before < size // 3
+    assert peak(os.getpid()) - ours < size // 5
+
+
+def peak(pid: int) -> int:
+    """Return the most bytes of memory that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10

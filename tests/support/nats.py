@@ -1,0 +1,149 @@
+"""A real NATS server, which tests kill and start again, and participants behind it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from participants.processes import Process, free_ports
+from support.telemetry import PATH
+from support.waiting import until
+from tracing_2pc.core.access import TokenGate
+from tracing_2pc.http.bridge import PARTICIPANT
+from tracing_2pc.nats import NatsServer
+from tracing_2pc.nats.link import LOOP
+
+TOKEN = "0123456789abcdef0123"
+"""Of the role job, where a test makes the tokens file."""
+
+
+_COMMAND = """
+import logging
+logging.getLogger("tracing_2pc.nats").setLevel(logging.INFO)
+from tracing_2pc.nats.__main__ import main
+main()
+"""
+"""`python -m tracing_2pc.nats`, which says when it is served."""
+
+
+class Nats(Process):
+    """`nats-server`, on loopback; its port stays when it is started again.
+
+    Args:
+        folder: of its configuration and its log.
+        configuration: further lines, as of users and what they may do.
+    """
+
+    def __init__(self, folder: Path, configuration: str = "", port: int = 0) -> None:
+        self.port = port or free_ports(1)[0]
+        file = folder / "nats.conf"
+        file.write_text(f'listen: "127.0.0.1:{self.port}"\n{configuration}')
+        program = Path(sys.executable).with_name("nats-server")
+        command = [str(program), "--config", str(file)]
+        super().__init__("nats", command, folder / "nats.log")
+
+    def url(self, name: str = "ledger", scheme: str = "nats") -> str:
+        return f"{scheme}://127.0.0.1:{self.port}/{name}"
+
+    def listen(self) -> None:
+        """Start it, and wait until it listens."""
+        self.start()
+        until(self._listens, tell=lambda _: self.tail())
+
+    def _listens(self) -> bool:
+        assert self.alive(), self.tail()
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@contextlib.contextmanager
+def running(folder: Path, configuration: str = "") -> Iterator[Nats]:
+    """Run one, and hang up to it at the end."""
+    node = Nats(folder, configuration)
+    try:
+        node.listen()
+        yield node
+    finally:
+        LOOP.close()
+        node.kill()
+
+
+@functools.cache
+def shared() -> Nats:
+    """Return one that runs until this process ends, for who does not harm it."""
+    folder = tempfile.TemporaryDirectory()
+    node = Nats(Path(folder.name))
+    atexit.register(folder.cleanup)
+    atexit.register(node.kill)
+    node.listen()
+    return node
+
+
+class Instance(Process):
+    """`support/service.py` as a process, which is asked by NATS."""
+
+    def __init__(self, folder: Path, name: str, url: str, database: str) -> None:
+        tokens = folder / "tokens"
+        tokens.write_text(f"job {TOKEN}\n")
+        command = [
+            *(sys.executable, "-c", _COMMAND),
+            *("support.service:create_app()", url),
+        ]
+        environment = {
+            "PYTHONPATH": PATH,
+            "DATABASE": f"sqlite:///{folder / database}",
+            "TOKENS": str(tokens),
+        }
+        super().__init__(name, command, folder / f"{name}.log", environment)
+
+    def is_ready(self) -> None:
+        """Wait until it is served."""
+
+        def served() -> bool:
+            assert self.alive(), self.tail()
+            return "serving: url=" in self.tail()
+
+        until(served, tell=lambda _: self.tail())
+
+
+@contextlib.contextmanager
+def near(application: Any) -> Iterator[Any]:
+    """Let one that was told `insecure=True` take who asks by NATS for a neighbour.
+
+    For suites that are about routes. That it is refused otherwise has its own test.
+    """
+    participant = application.extensions[PARTICIPANT]
+    if isinstance(participant.gate, TokenGate):
+        yield application
+        return
+    wsgi, known = application.wsgi_app, TokenGate([f"job {TOKEN}"], "a test")
+    kept = dict(application.extensions)
+
+    def nearby(environ: dict[str, Any], start: Any) -> Any:
+        return wsgi({"REMOTE_ADDR": "127.0.0.1", **environ}, start)
+
+    class Open:
+        gate, resource = known, participant.resource
+
+    application.wsgi_app = nearby
+    application.extensions[PARTICIPANT] = Open
+    try:
+        yield application
+    finally:
+        application.wsgi_app = wsgi
+        application.extensions.update(kept)
+
+
+@contextlib.contextmanager
+def serving_by_nats(application: Any, url: str) -> Iterator[str]:
+    """Serve an application at a NATS server that runs."""
+    with near(application) as served, NatsServer(served, url) as server:
+        until(lambda: server.is_connected)
+        yield server.url

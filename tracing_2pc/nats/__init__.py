@@ -1,0 +1,7 @@
+"""Participants at a NATS server: the transport of `nats://`, and what serves one."""
+
+from __future__ import annotations
+
+from tracing_2pc.nats.server import NatsServer, serve_nats
+
+__all__ = ["NatsServer", "serve_nats"]
