@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
+import importlib
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +21,7 @@ from support.telemetry import PATH
 from support.waiting import until
 from tracing_2pc.core.access import TokenGate
 from tracing_2pc.http.bridge import PARTICIPANT
-from tracing_2pc.nats import NatsServer
+from tracing_2pc.nats import NatsServer, serve_nats
 from tracing_2pc.nats.link import LOOP
 
 TOKEN = "0123456789abcdef0123"
@@ -46,8 +50,8 @@ class Nats(Process):
         file = folder / "nats.conf"
         file.write_text(f'listen: "127.0.0.1:{self.port}"\n{configuration}')
         program = Path(sys.executable).with_name("nats-server")
-        command = [str(program), "--config", str(file)]
-        super().__init__("nats", command, folder / "nats.log")
+        self.command = [str(program), "--config", str(file)]
+        super().__init__("nats", self.command, folder / "nats.log")
 
     def url(self, name: str = "ledger", scheme: str = "nats") -> str:
         return f"{scheme}://127.0.0.1:{self.port}/{name}"
@@ -147,3 +151,26 @@ def serving_by_nats(application: Any, url: str) -> Iterator[str]:
     with near(application) as served, NatsServer(served, url) as server:
         until(lambda: server.is_connected)
         yield server.url
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def main(application: str, port: str) -> None:
+    """Serve `module:make()`, with a NATS server at this port that ends with us."""
+    module, _, make = application.partition(":")
+    made = getattr(importlib.import_module(module), make.removesuffix("()"))()
+    with tempfile.TemporaryDirectory() as folder:
+        node = Nats(Path(folder), port=int(port))
+        command = subprocess.Popen(node.command, preexec_fn=_end_with_parent)
+        try:
+            with near(made) as served:
+                serve_nats(served, node.url())
+        finally:
+            command.kill()
+            command.wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

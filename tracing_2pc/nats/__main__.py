@@ -18,8 +18,10 @@ def main() -> None:
         "application", help="module:name, or module:make() of a function"
     )
     parser.add_argument("url", help="nats://host:4222/participant")
+    parser.add_argument("--path", default="", help="folder to import from")
     parser.add_argument("--threads", type=int, default=8, help="requests at a time")
     chosen = parser.parse_args()
+    sys.path.insert(0, chosen.path)
     module, _, name = chosen.application.partition(":")
     found = getattr(importlib.import_module(module), name.removesuffix("()"))
     write_to_stderr()

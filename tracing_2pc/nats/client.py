@@ -189,6 +189,7 @@ class _Exchange:
         body: Any,
     ) -> _Answer:
         challenge, subject = offer["challenge"], offer["subject"]
+        talk.instance = subject
         out = frames.seal_of_request(self._key, self._nonce, challenge)
         reader = _Reader(self, talk, challenge)
         room = link.max_payload - len(json.dumps(head)) - 256

@@ -20,6 +20,9 @@ from tracing_2pc.nats.frames import ForgedError, Seal
 
 T = TypeVar("T")
 
+_STILL: Final = 1.0
+"""Seconds of silence after which is looked whether an instance is still there."""
+
 _NOBODY: Final = "503"
 """What a NATS server says where nobody reads a subject that was asked."""
 
@@ -93,6 +96,7 @@ class Talk:
     def __init__(self, link: Link, inbox: str) -> None:
         self._link = link
         self.inbox = inbox
+        self.instance: str | None = None  # the subject of who has begun
         self.arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
         self.forged = 0
 
@@ -115,11 +119,19 @@ class Talk:
             self.forged += 1
 
     async def _next(self, until: float) -> Msg:
-        left = until - asyncio.get_running_loop().time()
-        try:
-            message = await asyncio.wait_for(self.arrived.get(), max(left, 0))
-        except asyncio.TimeoutError:
-            raise NoAnswerError(Silence.LATE, self._describe()) from None
+        clock = asyncio.get_running_loop().time
+        while self.arrived.empty():
+            wait = min(until - clock(), _STILL)
+            try:
+                message = await asyncio.wait_for(self.arrived.get(), max(wait, 0))
+                break
+            except asyncio.TimeoutError:
+                if clock() >= until:
+                    raise NoAnswerError(Silence.LATE, self._describe()) from None
+            if self.instance is not None:  # of one that is gone, its server says so
+                await self._link.send(self.instance, b"", self.inbox)
+        else:
+            message = self.arrived.get_nowait()
         if message is None:
             raise NoAnswerError(Silence.CUT, "the connection to the NATS server ended")
         return message
