@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,14 @@ import pytest
 from support.branches import Branch, arrow
 from support.nats import TOKEN, Instance, Nats, running
 from support.programs import ran
+from support.service import create_app
 from support.skywalking import certificate
+from support.spark import serving
+from support.telemetry import PATH
 from support.texts import texts
 from support.waiting import ANSWERED, AT_LAST, PATIENT, SOON, until
 
+from participants.processes import Process, stopping
 from tracing_2pc.core.content import write_digest
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import (
@@ -29,12 +34,15 @@ from tracing_2pc.core.model import (
     TransactionRecord,
 )
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
+from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
     Decision,
     ParticipantState,
     TransactionState,
     Vote,
 )
+from tracing_2pc.operations.recover import recover
+from tracing_2pc.operations.wiring import open_configured_log
 
 ID = TransactionId("orders", 3, 1)
 TEXTS = texts("process")
@@ -185,6 +193,80 @@ def test_what_has_begun_is_answered_at_the_end(node, start):
     with pytest.raises(ParticipantUnavailableError) as nobody:
         ledger(node).commit(record())
     assert TEXTS["not sent"] in str(nobody.value)
+
+
+JOB = """
+import sys
+from tracing_2pc import ParticipantSink
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import run_one_batch
+log, *urls = sys.argv[1:]
+sink = ParticipantSink(dict(zip(("ledger", "search"), urls)), timeout=60)
+run_one_batch(sink, [{"id": 1, "note": "a"}], log=open_log(log))
+"""
+
+POINTS = [
+    "driver.after_decide",
+    "delivery.before_commit",
+    "delivery.between_commits",
+    "delivery.before_finish",
+]
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        POINTS[2],
+        *(pytest.param(p, marks=pytest.mark.ci) for p in POINTS if p != POINTS[2]),
+    ],
+)
+def test_a_transaction_by_http_and_nats_is_whole(node, start, tmp_path, point):
+    """Wherever its driver is killed in delivery, a recovery commits it at both."""
+    start()
+    log, fired = f"sqlite:///{tmp_path}/log.db", tmp_path / "fired"
+    app = create_app(f"sqlite:///{tmp_path}/search.db", tmp_path / "tokens")
+    with serving(app) as by_http, contextlib.closing(app.extensions["resource"]):
+        urls = {"ledger": node.url(), "search": by_http}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": PATH,
+            "TPC_FAILPOINT": point,
+            "TPC_FAILPOINT_FILE": str(fired),
+        }
+        command = [sys.executable, "-c", JOB, log, *urls.values()]
+        killed = ran(command, env=environment, start_new_session=True)
+        assert (killed.returncode, fired.exists()) == (-signal.SIGKILL, True), killed
+        settings = Settings(log=log, participants=urls)
+        with open_configured_log(settings) as opened:
+            results = list(recover(opened, settings, None))
+        assert [result.done for result in results] == [True]
+        transaction = TransactionId("test", 0, 1)
+        for name, url in urls.items():
+            asked = open_participant(name, url, "env:TPC_TOKEN", PATIENT)
+            shown = asked.show(transaction)
+            assert (shown.state, sum(b.rows for b in shown.branches)) == (
+                "committed",
+                1,
+            )
+            assert asked.prepared().branches == ()
+
+
+@pytest.mark.ci
+def test_the_shipped_ledger_by_nats(node, tmp_path):
+    """Its one command, with one word more: tokens, and a clean end."""
+    (tmp_path / "tokens").write_text(f"job {TOKEN}\n")
+    command = [sys.executable, "-m", "participants.ledger", "--nats", node.url()]
+    environment = {
+        "PYTHONPATH": PATH,
+        "LEDGER_DATABASE": f"sqlite:///{tmp_path}/ledger.db",
+        "TPC_TOKENS_FILE": str(tmp_path / "tokens"),
+    }
+    served = Process("ledger", command, tmp_path / "ledger.log", environment)
+    with stopping(served):
+        served.start()
+        asked = ledger(node, ANSWERED)
+        until(lambda: asked.describe().role == "job", tell=lambda _: served.tail())
+        assert served.stop(PATIENT) == 0
 
 
 PERMISSIONS = """
