@@ -41,7 +41,7 @@ from tracing_2pc.http import contract
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.nats import NatsServer, client, frames
 from tracing_2pc.nats.client import NatsParticipant
-from tracing_2pc.nats.link import LOOP
+from tracing_2pc.nats.link import LOOP, Link
 from tracing_2pc.participant import TaggedRows
 
 ID = TransactionId("orders", 3, 1)
@@ -228,18 +228,38 @@ def test_an_impostor_acknowledges_nothing(ledger, asked, url, says):
         assert asked().show(ID).state is ParticipantState.COMMITTED
 
 
-def test_an_impostor_between_both_acknowledges_nothing(ledger, asked, url):
-    """It repeats what the participant said of another request, and nothing fits."""
+def test_what_was_said_before_acknowledges_nothing(ledger, asked, url):
+    """Somebody repeats what the participant said of the same commit, word by word."""
     with Other(">") as seen, ledger.serving(url):
         assert prepare(asked()) is Vote.COMMIT
+        before = len(seen.seen)
         asked().commit(record())
-        said = [m.data for m in seen.seen if m.subject.startswith("_INBOX")]
-    with Other(f"tpc.v1.{name_of(url)}", name_of(url)) as impostor:
-        replies = iter(said * 2)
-        impostor.answer = lambda message: next(replies)
+        said = [m.data for m in seen.seen[before:] if m.subject.startswith("_INBOX")]
+    offered, answered = said
+    name = f"tpc.v1.{name_of(url)}"
+    with Other(name, name_of(url)) as first, Other(f"{name}.>") as second:
+        first.answer = lambda message: offered
+        second.answer = lambda message: answered
         with pytest.raises(ParticipantUnavailableError):
             asked(timeout=SOON).commit(record())
-        assert impostor.seen
+        assert first.seen
+
+
+@pytest.mark.parametrize("side", [(NatsServer, "_take"), (Link, "_receive")], ids=str)
+def test_what_comes_twice_counts_once(ledger, asked, url, side, monkeypatch):
+    """Somebody repeats each frame while it is new: bodies and answers are the same."""
+    receive = getattr(*side)
+
+    async def twice(self: Any, message: Any) -> None:
+        await receive(self, message)
+        await receive(self, message)
+
+    monkeypatch.setattr(*side, twice)
+    monkeypatch.setattr(frames, "CHUNK", 16)
+    with ledger.serving(url):
+        assert prepare(asked()) is Vote.COMMIT
+        assert asked().show(ID).state is ParticipantState.PREPARED
+        asked().commit(record())
 
 
 def test_who_listens_learns_no_token(ledger, asked, url):
