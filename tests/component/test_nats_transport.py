@@ -30,6 +30,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
 )
 from tracing_2pc.core.remote_participant import open_participant
+from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
     Decision,
     ParticipantState,
@@ -42,6 +43,7 @@ from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.nats import NatsServer, client, frames
 from tracing_2pc.nats.client import NatsParticipant
 from tracing_2pc.nats.link import LOOP, Link
+from tracing_2pc.operations.check import check
 from tracing_2pc.participant import TaggedRows
 
 ID = TransactionId("orders", 3, 1)
@@ -348,6 +350,8 @@ def test_two_databases_behind_one_name_are_refused(ledger, asked, url, tmp_path)
         with pytest.raises(ConfigurationError, match="2 databases answer"):
             asked().identity()
         assert "2 databases answer" in str(asked().describe().unready)
+        found = check(Settings(participants={"ledger": url})).findings
+        assert [f for f in found if "2 databases answer" in f.text]
     other.rows.close()
 
 

@@ -68,10 +68,10 @@ def start(tmp_path, node) -> Iterator[Callable[..., Instance]]:
     """Start instances of one participant, which are killed at the end."""
     with contextlib.ExitStack() as stack:
 
-        def start(name: str = "one") -> Instance:
+        def start(name: str = "one", **environment: str) -> Instance:
             instance = Instance(tmp_path, name, node.url(), "ledger.db")
             stack.callback(instance.kill)
-            instance.start()
+            instance.start(**environment)
             instance.is_ready()
             return instance
 
@@ -126,6 +126,18 @@ def test_an_instance_that_is_killed_between_frames_leaves_nothing(node, start):
     assert prepare(ledger(node)) is Vote.COMMIT
     ledger(node).commit(record())
     assert ledger(node).show(ID).state is ParticipantState.COMMITTED
+
+
+@pytest.mark.ci
+def test_an_instance_that_is_killed_over_a_request_is_missed(node, start, tmp_path):
+    """Its client does not wait for its time to run out: the NATS server says so."""
+    armed = {"TPC_FAILPOINT": "participant.after_prepare"}
+    one = start(**armed, TPC_FAILPOINT_FILE=str(tmp_path / "fired"))
+    with pytest.raises(ParticipantUnavailableError) as cut:
+        prepare(ledger(node))
+    assert (one.alive(), TEXTS["cut"] in str(cut.value)) == (False, True)
+    start("two")
+    assert prepare(ledger(node)) is Vote.COMMIT
 
 
 @pytest.mark.ci

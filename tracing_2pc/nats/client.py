@@ -197,7 +197,9 @@ class _Exchange:
         number = 0
         try:
             async for piece in _pieces(body, head["length"], size):
-                while number - reader.acknowledged > frames.WINDOW:
+                # One frame until somebody reads: bodies that wait there take little.
+                window = frames.WINDOW if reader.acknowledged else 0
+                while number - reader.acknowledged > window:
                     if answer := await reader.read():
                         return answer
                 about = {"n": number, **(head if number == 0 else {})}
