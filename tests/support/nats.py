@@ -19,8 +19,8 @@ from typing import Any
 from participants.processes import Process, free_ports
 from support.telemetry import PATH
 from support.waiting import until
-from tracing_2pc.core.access import TokenGate
-from tracing_2pc.http.bridge import PARTICIPANT
+from tracing_2pc.core.access import TokenGate, digest_of
+from tracing_2pc.http.bridge import PARTICIPANT, PROVEN
 from tracing_2pc.nats import NatsServer, serve_nats
 from tracing_2pc.nats.link import LOOP
 
@@ -127,14 +127,18 @@ def near(application: Any) -> Iterator[Any]:
     if isinstance(participant.gate, TokenGate):
         yield application
         return
-    wsgi, known = application.wsgi_app, TokenGate([f"job {TOKEN}"], "a test")
+    wsgi = application.wsgi_app
     kept = dict(application.extensions)
 
     def nearby(environ: dict[str, Any], start: Any) -> Any:
+        environ.pop(PROVEN, None)
         return wsgi({"REMOTE_ADDR": "127.0.0.1", **environ}, start)
 
+    class AnyToken(TokenGate):
+        digests = (digest_of(TOKEN), digest_of("anything"))
+
     class Open:
-        gate, resource = known, participant.resource
+        gate, resource = AnyToken([f"job {TOKEN}"], "a test"), participant.resource
 
     application.wsgi_app = nearby
     application.extensions[PARTICIPANT] = Open

@@ -23,6 +23,12 @@ T = TypeVar("T")
 _STILL: Final = 1.0
 """Seconds of silence after which is looked whether an instance is still there."""
 
+_CLOSE: Final = 2.0
+"""Seconds that hanging up may take."""
+
+_closing: Final[set[asyncio.Future[None]]] = set()
+"""Links that are being closed: asyncio itself keeps no task alive."""
+
 _NOBODY: Final = "503"
 """What a NATS server says where nobody reads a subject that was asked."""
 
@@ -52,7 +58,17 @@ class Link:
 
     async def close(self) -> None:
         """Hang up."""
-        await self._connection.close()
+        self.is_open = False
+        with contextlib.suppress(asyncio.TimeoutError, errors.Error, OSError):
+            await asyncio.wait_for(self._connection.close(), _CLOSE)
+
+    def retire(self) -> None:
+        """Let what begins from now on have another link: this one may be dead.
+
+        Over a connection that is cut without a word nothing comes, as from a slow
+        participant. Who waits on it goes on waiting; with the last of them it ends.
+        """
+        self.is_open = False
 
     @property
     def max_payload(self) -> int:
@@ -69,6 +85,10 @@ class Link:
             yield talk
         finally:
             del self._talks[word]
+            if not (self.is_open or self._talks):
+                closing = asyncio.ensure_future(self.close())
+                _closing.add(closing)
+                closing.add_done_callback(_closing.discard)
 
     async def send(self, subject: str, frame: bytes, reply: str) -> None:
         """Send one message; answers to it come to `reply`."""
@@ -127,6 +147,7 @@ class Talk:
                 break
             except asyncio.TimeoutError:
                 if clock() >= until:
+                    self._link.retire()
                     raise NoAnswerError(Silence.LATE, self._describe()) from None
             if self.instance is not None:  # of one that is gone, its server says so
                 await self._link.send(self.instance, b"", self.inbox)
@@ -154,6 +175,7 @@ class _Loop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._links: dict[tuple[str, str | None], asyncio.Task[Link]] = {}
+        _closing.clear()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something in the loop, and wait for it."""
@@ -191,6 +213,7 @@ class _Loop:
             for task in links.values():
                 if task.done() and _is_open(task):
                     await task.result().close()
+            await asyncio.gather(*_closing)
             await loop.shutdown_default_executor()
 
         asyncio.run_coroutine_threadsafe(hang_up(), loop).result()
