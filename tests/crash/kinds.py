@@ -42,6 +42,7 @@ KINDS: dict[str, Kind] = {
     "sqlite": Kind("sqlite", partial(TaggedRows, table=TABLE)),
     "postgresql": Kind("postgresql", partial(TaggedRows, table=TABLE)),
     "grpc": Kind("sqlite", partial(TaggedRows, table=TABLE), "grpc"),
+    "nats": Kind("sqlite", partial(TaggedRows, table=TABLE), "nats"),
     "prepared": Kind("postgresql", partial(PreparedTransactions, table=TABLE)),
 }
 """Add a kind here: every point is then tried with it."""

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from flask import Flask
 from support.checkpoint import Checkpoint
+from support.nats import near
 from support.waiting import PAUSE
 from werkzeug.serving import make_server
 
@@ -26,6 +27,7 @@ from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.grpc import server as grpc_server
 from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.nats import serve_nats
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.wiring import open_configured_log
 from tracing_2pc.participant.engine import ParticipantEngine
@@ -123,13 +125,13 @@ def partner(database: Path, port: int) -> None:
 def participant(
     make: Callable[..., ParticipantEngine],
     about: tuple[str, ...],
-    port: int,
+    where: Any,
     transport: str = "http",
 ) -> None:
     """Be a participant."""
     app = Flask("participant")
     app.register_blueprint(participant_blueprint(make(*about), insecure=True))
-    _SERVERS[transport](app, port)
+    _SERVERS[transport](app, where)
 
 
 def _serve(app: Flask, port: int) -> None:
@@ -149,9 +151,15 @@ def _serve_grpc(app: Flask, port: int) -> None:
     grpc_server.serve_grpc(app, f"127.0.0.1:{port}")
 
 
-_SERVERS: dict[str, Callable[[Flask, int], None]] = {
+def _serve_nats(app: Flask, url: str) -> None:
+    with near(app) as served:
+        serve_nats(served, url)
+
+
+_SERVERS: dict[str, Callable[[Flask, Any], None]] = {
     "http": _serve,
     "grpc": _serve_grpc,
+    "nats": _serve_nats,
 }
 
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from support.nats import shared
 from support.waiting import AT_LAST, SOON
 
 from crash import oracle, roles, source
@@ -142,7 +143,8 @@ class World:
             process = Process(life, roles.partner, file, port)
         elif name == "ledger":
             url = self.urls[name]
-            about = (kind.ledger, (url,), port, kind.transport)
+            where = self._url(name) if kind.transport == "nats" else port
+            about = (kind.ledger, (url,), where, kind.transport)
             process = Process(life, roles.participant, *about)
         else:
             about = (self.urls[name], f"{self._url('partner')}/notifications")
@@ -168,6 +170,8 @@ class World:
     def _url(self, name: str) -> str:
         kind = KINDS[self.variant.kind]
         transport = kind.transport if name == "ledger" else "http"
+        if transport == "nats":  # a name of this world's own, at a server that lasts
+            return shared().url(f"ledger-{self._port(name)}")
         return f"{transport}://127.0.0.1:{self._port(name)}"
 
     def _port(self, name: str) -> int:
