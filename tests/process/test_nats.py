@@ -41,6 +41,7 @@ from tracing_2pc.core.states import (
     TransactionState,
     Vote,
 )
+from tracing_2pc.nats.link import LOOP
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.wiring import open_configured_log
 
@@ -337,8 +338,10 @@ def test_tls_and_nothing_else(tmp_path, monkeypatch):
             by_tls = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT)
             assert prepare(by_tls) is Vote.COMMIT
             monkeypatch.delenv("SSL_CERT_FILE")
-            with pytest.raises(ParticipantUnavailableError):
-                open_participant("ledger", f"{url}2", "env:TPC_TOKEN", SOON).prepared()
+            LOOP.close()
+            with pytest.raises(ParticipantUnavailableError) as refused:
+                by_tls.prepared()
+            assert TEXTS["not certified"] in str(refused.value)
         finally:
             instance.kill()
 

@@ -23,6 +23,9 @@ PORT: Final = 4222
 CREDENTIALS: Final = "TPC_NATS_CREDENTIALS"
 """The variable with the reference to what the NATS server asks for."""
 
+CLOSE: Final = 2.0
+"""Seconds that hanging up may take."""
+
 _PING: Final = 10
 """Seconds between two signs of life; a server that owes two of them is gone."""
 
@@ -129,10 +132,13 @@ async def connect(
         _check_tls(connection, place)
     except BaseException as error:
         with contextlib.suppress(Exception):
-            await connection.close()
+            await asyncio.wait_for(connection.close(), CLOSE)
         if isinstance(error, errors.Error) and "uthoriz" in str(error):
             cure = f"set {CREDENTIALS} to a reference to its user:password, or token"
             raise NotAdmittedError(f"the NATS server refuses us: {cure}") from None
+        if isinstance(error, ssl.SSLError):
+            why = error.reason or type(error).__name__
+            raise NotAdmittedError(f"no TLS with the NATS server: {why}") from None
         raise
     return connection
 

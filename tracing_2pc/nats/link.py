@@ -15,16 +15,13 @@ from nats.aio.msg import Msg
 
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.http.contract import NoAnswerError, Silence
-from tracing_2pc.nats.connection import Place, connect
+from tracing_2pc.nats.connection import CLOSE, Place, connect
 from tracing_2pc.nats.frames import ForgedError, Seal
 
 T = TypeVar("T")
 
 _STILL: Final = 1.0
 """Seconds of silence after which is looked whether an instance is still there."""
-
-_CLOSE: Final = 2.0
-"""Seconds that hanging up may take."""
 
 _closing: Final[set[asyncio.Future[None]]] = set()
 """Links that are being closed: asyncio itself keeps no task alive."""
@@ -60,7 +57,7 @@ class Link:
         """Hang up."""
         self.is_open = False
         with contextlib.suppress(asyncio.TimeoutError, errors.Error, OSError):
-            await asyncio.wait_for(self._connection.close(), _CLOSE)
+            await asyncio.wait_for(self._connection.close(), CLOSE)
 
     def retire(self) -> None:
         """Let what begins from now on have another link: this one may be dead.

@@ -25,12 +25,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.bridge import PARTICIPANT, Answered, ask_application
 from tracing_2pc.http.error_responses import PROBLEM, Problem, problem_of
 from tracing_2pc.nats import frames
-from tracing_2pc.nats.connection import (
-    CREDENTIALS,
-    NotAdmittedError,
-    Place,
-    connect,
-)
+from tracing_2pc.nats.connection import CLOSE, CREDENTIALS, Place, connect
 from tracing_2pc.nats.frames import ForgedError, Seal
 from tracing_2pc.nats.upload import Upload
 
@@ -151,7 +146,7 @@ class NatsServer:
             closed = asyncio.Event()
             try:
                 connection = await self._connect(closed)
-            except (NotAdmittedError, ConfigurationError, OSError, errors.Error) as why:
+            except Exception as why:  # noqa: BLE001 - whatever it is, it is tried again
                 self._complain_once(f"{type(why).__name__}: {why}")
                 await asyncio.wait({stopped}, timeout=_AGAIN)
                 continue
@@ -205,7 +200,8 @@ class NatsServer:
             await asyncio.sleep(0.05)
         with contextlib.suppress(errors.Error):
             await connection.flush(_CONNECT)
-        await connection.close()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(connection.close(), CLOSE)
 
     def _drop_all(self) -> None:
         """Cut off what came over a connection that has ended."""
