@@ -175,7 +175,7 @@ def test_a_request_that_was_not_sent_is_stuck(places):
     queued = "INSERT INTO outbox_tpc_queue VALUES ('crash', 1, 0, 0, 1, 1, '{}', 0)"
     change(places, "notifier", queued)
     assert oracle.judge(places, 0) == Verdict(stuck=1)
-    aside = "INSERT INTO outbox_tpc_quarantine VALUES ('key', '{}', 422, 0)"
+    aside = "INSERT INTO outbox_tpc_quarantine VALUES ('key', '{}', 422, 0, NULL)"
     change(places, "notifier", aside)
     assert oracle.judge(places, 0) == Verdict(stuck=2)
 
