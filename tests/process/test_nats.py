@@ -41,6 +41,7 @@ from tracing_2pc.core.states import (
     TransactionState,
     Vote,
 )
+from tracing_2pc.grpc.server import GrpcServer
 from tracing_2pc.nats.link import LOOP
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.wiring import open_configured_log
@@ -214,7 +215,7 @@ from tracing_2pc import ParticipantSink
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import run_one_batch
 log, *urls = sys.argv[1:]
-sink = ParticipantSink(dict(zip(("ledger", "search"), urls)), timeout=60)
+sink = ParticipantSink(dict(zip(("ledger", "search", "notes"), urls)), timeout=60)
 run_one_batch(sink, [{"id": 1, "note": "a"}], log=open_log(log))
 """
 
@@ -233,13 +234,19 @@ POINTS = [
         *(pytest.param(p, marks=pytest.mark.ci) for p in POINTS if p != POINTS[2]),
     ],
 )
-def test_a_transaction_by_http_and_nats_is_whole(node, start, tmp_path, point):
-    """Wherever its driver is killed in delivery, a recovery commits it at both."""
+def test_a_transaction_by_nats_grpc_and_http_is_whole(node, start, tmp_path, point):
+    """Wherever its driver is killed in delivery, a recovery commits it at all three."""
     start()
     log, fired = f"sqlite:///{tmp_path}/log.db", tmp_path / "fired"
-    app = create_app(f"sqlite:///{tmp_path}/search.db", tmp_path / "tokens")
-    with serving(app) as by_http, contextlib.closing(app.extensions["resource"]):
-        urls = {"ledger": node.url(), "search": by_http}
+    with contextlib.ExitStack() as stack:
+        apps = []
+        for name in ("search", "notes"):
+            app = create_app(f"sqlite:///{tmp_path}/{name}.db", tmp_path / "tokens")
+            stack.enter_context(contextlib.closing(app.extensions["resource"]))
+            apps.append(app)
+        by_grpc = stack.enter_context(GrpcServer(apps[0], "127.0.0.1:0")).url
+        by_http = stack.enter_context(serving(apps[1]))
+        urls = {"ledger": node.url(), "search": by_grpc, "notes": by_http}
         environment = {
             **os.environ,
             "PYTHONPATH": PATH,
