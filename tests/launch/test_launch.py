@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 
 import pytest
+from support import registry as registries
+from support.served import served
 from support.waiting import AT_ONCE, SOON, until
 
 from tracing_2pc.core.errors import (
@@ -13,7 +16,9 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     TwoPhaseError,
 )
+from tracing_2pc.launch import BuiltImage
 from tracing_2pc.launch.cluster import Cluster
+from tracing_2pc.launch.registry import Repository
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
@@ -287,6 +292,62 @@ def test_an_object_of_somebody_else_is_left_alone(world):
     with pytest.raises(ConfigurationError, match="it is not this launch's"):
         world.launch()
     assert list(world.jobs()) == ["totals-0-1"]
+
+
+STAGES = "PUT /manifests/tpc-"
+TAGS = "PUT /manifests/live"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("fault", "at"),
+    [(fault, at) for at in (STAGES, TAGS) for fault in ("refuse", "hang", "lose")],
+)
+def test_a_registry_that_fails(world, registry, monkeypatch, fault, at):
+    """Before the vote it is rolled back; after the decision it is asked again."""
+    method, part = at.split()
+    hits = [fault]
+    with served(registries.Front(registry)) as front:
+
+        def fails(asked: str, path: str) -> str | None:
+            # A build pushes by the same name; what stages it comes second.
+            hit = asked == method and part in path and front.fails
+            return hits.pop() if hit and hits else None
+
+        front.fails = at == TAGS
+        front.fault = fails
+        path = world.repository.name.partition("/")[2]
+        world.item["build"]["image"] = f"{front.host}/{path}"
+        if at == STAGES:  # the build's own push passes
+            command = world.item["build"]["command"]
+            world.item["build"]["command"] = [*command[:-1], "first"]
+            stage = BuiltImage._run_command
+
+            def built(self, *args):
+                stage(self, *args)
+                front.fails = True
+
+            monkeypatch.setattr(BuiltImage, "_run_command", built)
+        monkeypatch.setattr(Repository, "__init__", _impatient(Repository.__init__))
+        if at == TAGS:
+            world.launch()
+            assert world.repository.get("live") is not None
+        else:
+            with pytest.raises(TwoPhaseError, match=re.escape(front.host)):
+                world.launch()
+            assert world.jobs() == {}
+            assert world.rows() == []
+            assert world.launch(again=True)
+        front.thawed.set()
+    assert not hits
+    assert len(world.jobs()) == 1
+
+
+def _impatient(init):
+    def made(self, name, timeout=SOON):
+        init(self, name, timeout)
+
+    return made
 
 
 @pytest.mark.ci

@@ -67,10 +67,10 @@ def kill(world, point: str) -> None:
     assert flag.read_text().startswith(point)
 
 
-def recovers(world) -> None:
+def recovers(world, *words: str) -> None:
     """Each call asks once, and a pod that is stopped takes its time."""
     until(
-        lambda: command(world, "recover"),
+        lambda: command(world, *(words or ("recover",))),
         lambda done: done.returncode == 0,
         tell=lambda done: done.stdout + done.stderr,
     )
@@ -143,7 +143,7 @@ def test_retention_that_takes_the_staging_tag_changes_nothing(launched):
     """The record has the manifest: a commit puts it anew."""
     kill(launched, "driver.after_decide")
     launched.forget_images(layers=False)
-    recovers(launched)
+    recovers(launched, "watch", "--once", "--recover")
     is_whole(launched)
 
 

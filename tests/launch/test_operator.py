@@ -15,6 +15,8 @@ import pytest
 import urllib3
 from support.waiting import PAUSE, until
 
+from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.operator import KIND, Operator
 from tracing_2pc.store import open_log
@@ -140,6 +142,43 @@ def test_a_deletion_waits_for_the_decision(world, resource):
     assert world.jobs() == {}
     assert world.generations() == []
     assert world.kubelet.named("TaskRun") == {}
+
+
+@pytest.mark.ci
+def test_a_deletion_after_the_decision_waits_for_its_end(world, resource):
+    """What is committed is started first, although it is deleted then."""
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Committed")
+        world.kubelet.lingering.set()
+        change(world, job={"source": "second"})
+        reaches(world, "Committing")
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        assert world.generations() == [1, 2]
+        world.kubelet.let_go()
+        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+    assert world.jobs() == {}
+    states = [s.state for s in _launches(world)]
+    assert states == [TransactionState.COMMITTED] * 2
+
+
+@pytest.mark.ci
+def test_what_was_rolled_back_is_deleted_at_once(world, resource):
+    """There is nothing to wait for."""
+    world.kubelet.tasks["push"] = ["false"]
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "RolledBack")
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+
+
+def _launches(world) -> list[Any]:
+    log = open_log(world.settings.log)
+    try:
+        return log.transactions(TransactionFilter())
+    finally:
+        log.close()
 
 
 @pytest.mark.ci

@@ -10,13 +10,15 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import urllib3
 
 from support.programs import left_out
-from support.waiting import until
+from support.waiting import PATIENT, until
 
 _UNPACKED = Path(__file__).parents[2] / ".cache" / "registry"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -51,6 +53,58 @@ def registry(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+class Front(ThreadingHTTPServer):
+    """Stands before a registry; `fault` says of a request what goes wrong with it.
+
+    "refuse": 403; "lose": it is done, and the answer is lost; "hang": neither, until
+    `thawed` is set.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.fault: Callable[[str, str], str | None] = lambda _method, _path: None
+        self.thawed = threading.Event()
+        self.behind = host
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Front
+
+    def _serve(self) -> None:
+        fault = self.server.fault(self.command, self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if fault == "hang":
+            self.server.thawed.wait(PATIENT)
+            return
+        if fault == "refuse":
+            self.send_response(403)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        url = f"http://{self.server.behind}{self.path}"
+        told = dict(self.headers)
+        with urllib3.PoolManager() as pool:
+            how = {"body": body, "headers": told, "retries": False, "redirect": False}
+            answer = pool.request(self.command, url, **how)
+        if fault == "lose":
+            return
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.data)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def _answers(host: str) -> bool:
