@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,14 @@ import pytest
 from support.programs import ran
 from support.waiting import AT_LAST, until
 
+from participants import flights
+from participants.demo import Demo
+from participants.oracle import judge
+from participants.processes import start_together, stopping
+from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.states import TransactionState
+
+DAYS = range(1, 4)
 CI, NIGHTLY = pytest.mark.ci, pytest.mark.nightly
 UNDECIDED = [
     pytest.param("driver.after_begin", marks=NIGHTLY),
@@ -156,6 +165,62 @@ def test_layers_that_are_gone_are_never_acknowledged(launched):
     assert done.returncode == 1
     assert "conclude this launch, and launch --again" in done.stdout + done.stderr
     assert "quarantined" in command(launched, "ls", "--log-only").stdout
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_the_demos_job_is_launched_and_streams(world, monkeypatch):
+    """Killed after the decision, and finished by `recover`.
+
+    Nothing of the source is lost, twice or split, and the job's transactions link to
+    its launch.
+    """
+    monkeypatch.setenv("TPC_SPANS", str(world.folder / "spans"))
+    folder = world.folder / "demo"
+    databases = [f"sqlite:///{folder}/{name}.db" for name in ("ledger", "notifier")]
+    laid = Demo.prepare(folder, *databases)
+    flights.feed(folder / "in", DAYS)
+    (container,) = world.item["job"]["spec"]["template"]["spec"]["containers"]
+    container["command"] = laid.job._command
+    told = {name: value for name, value in laid.job._environment.items() if value}
+    told["PYTHONPATH"] = os.pathsep.join((told["PYTHONPATH"], *filter(None, sys.path)))
+    container["env"] = [{"name": name, "value": told[name]} for name in told]
+    with (
+        stopping(*laid.services),
+        contextlib.closing(laid.log),
+    ):
+        start_together(laid.ledger, laid.notifier, laid.partner)
+        command(world, "init")
+        world.write()
+        kill(world, "driver.after_decide")
+        assert laid.log.transactions(TransactionFilter()) == []
+        recovers(world)
+        (name,) = world.jobs()
+
+        def has_ended() -> bool:
+            job = world.kubelet.named("Job")[name]
+            conditions = (job.get("status") or {}).get("conditions") or ()
+            ended = {c["type"] for c in conditions if c["status"] == "True"}
+            pod = world.kubelet.named("Pod")[f"{name}-pod"]
+            assert "Failed" not in ended, pod["status"]
+            return "Complete" in ended
+
+        until(has_ended)
+        verdict = judge(laid.ledger_database, laid.partner.url, DAYS)
+        assert verdict.good, "\n".join(verdict.lines())
+        done = laid.log.transactions(TransactionFilter())
+        assert [s.state for s in done] == [TransactionState.COMMITTED] * len(DAYS)
+        records = [laid.log.read(s.transaction) for s in done]
+        launched = _told_of(world, name)
+        assert launched is not None
+        assert {r.carrier.get("tpc-link") for r in records} == {launched}
+
+
+def _told_of(world, name: str) -> str | None:
+    """Return what the job was told of its launch."""
+    spec = world.kubelet.named("Job")[name]["spec"]["template"]["spec"]
+    told = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+    return told.get("TRACEPARENT")
 
 
 def _transaction(done: subprocess.CompletedProcess[str]) -> str:
