@@ -92,6 +92,9 @@ def test_a_resource_is_launched(world, resource):
         until(lambda: status(world).get("observedGeneration") == 2)
         second = reaches(world, "Committed")
     assert second["transaction"] != first["transaction"]
+    with operator(world):  # another one says the same
+        world.kubelet.settle()
+        assert status(world) == second
     assert world.repository.get("live").transaction == second["transaction"]
     (job,) = world.jobs()
     assert world.kubelet.started[-1] == (job, f"{world.repository.name}@{world.live}")

@@ -229,15 +229,16 @@ class Operator:
             return
         word = {Phase.COMMITTED: "True"}.get(phase, "False")
         ended = {Phase.COMMITTED, Phase.ROLLED_BACK, Phase.FAILED}
+        since = _since(record)
         condition = {
             "type": "Launched",
             "status": word if phase in ended else "Unknown",
             "reason": str(phase),
             "message": told["message"],
-            "lastTransitionTime": _now(),
+            "lastTransitionTime": since,
             "observedGeneration": meta["generation"],
         }
-        status = {**told, "since": _now(), "conditions": [condition]}
+        status = {**told, "since": since, "conditions": [condition]}
         place = KIND, meta["namespace"], meta["name"]
         self._cluster.patch(*place, {"status": status}, "status")
         self._told[meta["uid"]] = told
@@ -312,5 +313,9 @@ def _job_of(meta: Object, job: Mapping[str, Any], image: str) -> Object:
     }
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _since(record: TransactionRecord | None) -> str:
+    """Return when a launch came to where it is, by its record; now, if it has none."""
+    at = time.time()
+    if record is not None:
+        at = record.finished or record.decided or record.started
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
