@@ -65,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         with databases(options.embedded, folder / "databases") as database:
             urls = database("ledger"), database("notifier")
             demo = Demo.prepare(folder, *urls, kafka=options.kafka)
+            os.environ["TPC_SPANS"] = str(folder / "spans")  # we read them, at the end
             running = *demo.services, demo.job, *demo.operator.processes
             with stopping(*running), contextlib.closing(demo.log):
                 summary = demo.run(
@@ -188,7 +189,6 @@ class Demo:
             "TPC_TRACE_FILE": str(folder / "trace.jsonl"),
             "TPC_SPANS": str(folder / "spans"),
         }
-        os.environ["TPC_SPANS"] = common["TPC_SPANS"]  # we read them, at the end
         ledger = Service(
             "ledger", ports[1], logs / "ledger.log",
             {"LEDGER_DATABASE": ledger_database, **common},

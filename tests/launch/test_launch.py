@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import signal
 import sys
 
 import pytest
 from support import registry as registries
 from support.served import served
-from support.waiting import AT_ONCE, SOON, until
+from support.waiting import AT_ONCE, PATIENT, SOON, until
 
 from tracing_2pc.core.errors import (
     CommitPendingError,
     ConfigurationError,
     TwoPhaseError,
 )
-from tracing_2pc.launch import BuiltImage
+from tracing_2pc.launch import BuiltImage, SuspendedJob
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import Repository
+from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
@@ -375,6 +378,56 @@ def test_a_job_deleted_before_its_commit_is_made_again(world):
     world.limits.clear()
     assert world.launch().replay
     assert world.jobs() == {name: True}
+
+
+@pytest.mark.ci
+def test_another_log_is_refused_before_anything_is_asked(world):
+    """It counts from the beginning again: a rollback would delete what runs."""
+    world.launch()
+    live, jobs = world.live, world.jobs()
+    (world.folder / "log.db").rename(world.folder / "lost.db")
+    world.item["build"]["command"] = FAILING
+    with pytest.raises(ConfigurationError, match="name the log of the earlier"):
+        world.launch()
+    assert (world.live, world.jobs()) == (live, jobs)
+
+
+@pytest.mark.ci
+def test_a_commit_in_another_cluster_starts_nothing(world):
+    """The handle knows the journal that it was prepared beside."""
+    done = world.launch()
+    log = open_log(world.settings.log)
+    (receipt,) = log.read(done.transaction).chosen("launch-job")
+    log.close()
+    elsewhere = {**receipt.handle, "journal": "the uid of another one"}
+    (name,) = world.jobs()
+    world.kubelet.cluster.delete("Job", "default", name)
+    with pytest.raises(TwoPhaseError, match="was prepared in another cluster"):
+        SuspendedJob().commit(elsewhere)
+    assert world.jobs() == {}
+
+
+@pytest.mark.ci
+def test_a_copy_of_an_old_job_is_started(world):
+    """Its annotation is another transaction's; what is left empty does not matter."""
+    world.item["job"]["metadata"]["annotations"] = {"tracing-2pc/started": "other.1.1"}
+    pod = world.item["job"]["spec"]["template"]["spec"]
+    pod["initContainers"] = pod["containers"][0]["env"] = None
+    world.launch()
+    assert list(world.jobs().values()) == [True]
+
+
+@pytest.mark.ci
+def test_a_child_that_a_build_leaves_holds_nothing_up(world):
+    """It has the build's output open, and lives on."""
+    command = world.item["build"]["command"]
+    child = world.folder / "child"
+    lives = f"echo $$ > {child}; exec sleep {PATIENT:g}"
+    leaves = f"setsid sh -c '{lives}' & exec \"$@\""
+    world.item["build"]["command"] = ["sh", "-c", leaves, "sh", *command]
+    world.launch()
+    os.kill(int(until(child.read_text)), signal.SIGKILL)  # it lives, and is ours
+    assert len(world.jobs()) == 1
 
 
 @pytest.mark.ci

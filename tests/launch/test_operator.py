@@ -166,6 +166,35 @@ def test_a_deletion_after_the_decision_waits_for_its_end(world, resource):
 
 
 @pytest.mark.ci
+def test_a_resource_that_was_spoilt_takes_its_job_along(world, resource):
+    """Made unreadable, and then deleted: nothing runs on."""
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Committed")
+        change(world, job={"entrypoint": []})
+        reaches(world, "Failed")
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+    assert world.jobs() == {}
+
+
+@pytest.mark.ci
+def test_a_deletion_that_waits_holds_up_nobody(world, resource):
+    """And the resource is there until no pod of it is."""
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Committed")
+        world.kubelet.lingering.set()
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        resource["metadata"]["name"] = "other"
+        world.kubelet.cluster.create(resource)
+        reaches(world, "Committed", "other")
+        assert world.kubelet.cluster.get(KIND, "default", "totals") is not None
+        world.kubelet.let_go()
+        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+
+
+@pytest.mark.ci
 def test_what_was_rolled_back_is_deleted_at_once(world, resource):
     """There is nothing to wait for."""
     world.kubelet.tasks["push"] = ["false"]

@@ -144,16 +144,15 @@ def failing_query(match: str) -> Iterator[None]:
 @contextlib.contextmanager
 def b_hangs_up(world: World, path: str) -> Iterator[threading.Event]:
     """Let participant b hang up on requests of this process to a path; say when."""
-    import urllib3
-
     from tracing_2pc.http import client
+    from tracing_2pc.http.contract import NoAnswerError, Silence
 
     gone, real = threading.Event(), client.ask
 
     def ask(pool: Any, method: str, asked: str, *rest: Any) -> Any:
         if asked == path and str(pool.port) in world.b:
             gone.set()
-            raise urllib3.exceptions.ProtocolError("down")
+            raise NoAnswerError(Silence.CUT, "down")
         return real(pool, method, asked, *rest)
 
     with pytest.MonkeyPatch.context() as patch:

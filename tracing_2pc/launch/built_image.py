@@ -7,11 +7,13 @@ import dataclasses
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from tracing_2pc.core.errors import (
+    AbortedError,
     ConfigurationError,
     ParticipantRefusedError,
     TwoPhaseError,
@@ -164,40 +166,35 @@ class BuiltImage:
     def _run_command(self, command: Sequence[str], of: str, reference: str) -> None:
         told = {**os.environ, "IMAGE": reference, "TRANSACTION_ID": of}
         told |= environment_of(current_carrier())
-        try:
-            process = subprocess.Popen(  # noqa: S603 - the user's own, from the file
-                command,
-                env=told,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f"the build cannot start: {command[0]}: {error.strerror}"
-            ) from None
-        with process:
-            lines: list[str] = []
-            reader = threading.Thread(
-                target=_keep_last, args=(process, lines), daemon=True
-            )
-            reader.start()
+        # Into a file: a child that the build has left may hold a pipe for ever.
+        with tempfile.TemporaryFile() as said:
             try:
-                wait_for(
-                    lambda: process.poll() is not None, self.stopping, f"the build {of}"
+                process = subprocess.Popen(  # noqa: S603 - the user's own command
+                    command,
+                    env=told,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the build cannot start: {command[0]}: {error.strerror}"
+                ) from None
+            what = f"the build {of}"
+            try:
+                wait_for(lambda: process.poll() is not None, self.stopping, what)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-            reader.join()
-        if process.returncode:
-            said = " / ".join(lines) or "it said nothing"
-            raise ConfigurationError(
-                f"the build failed ({process.returncode}): {said}"[:500]
-            )
+                process.wait()
+            if process.returncode:
+                last = " / ".join(_last_lines(said)) or "it said nothing"
+                raise ConfigurationError(
+                    f"the build failed ({process.returncode}): {last}"[:500]
+                )
+        if self.stopping.is_set():
+            raise AbortedError(f"{what} was not over within the launch's `timeout`")
 
     def _run_task(self, spec: dict[str, Any], of: str, reference: str) -> None:
         cluster = self.cluster
@@ -237,12 +234,13 @@ def task_name(transaction: str) -> str:
     return f"{transaction.replace('.', '-').replace('_', '-').lower()}-build"
 
 
-def _keep_last(process: subprocess.Popen[str], lines: list[str]) -> None:
-    """Read what a command says to its end, and keep its last lines."""
-    for line in process.stdout or ():
-        if text := " ".join(line.split())[:200]:
-            lines.append(text)
-            del lines[:-_LAST]
+def _last_lines(said: IO[bytes]) -> list[str]:
+    """Return the last lines of what a command has said."""
+    end = said.seek(0, os.SEEK_END)
+    said.seek(max(end - (1 << 12), 0))
+    text = said.read().decode(errors="replace")
+    lines = (" ".join(line.split())[:200] for line in text.splitlines())
+    return [line for line in lines if line][-_LAST:]
 
 
 def _unstage(place: Repository, transaction: str) -> None:

@@ -76,14 +76,14 @@ class Cluster:
         Raises:
             ConfigurationError: neither is there, or the context signs in by a program.
         """
-        import yaml
-
         host = os.environ.get("KUBERNETES_SERVICE_HOST")
         if host and "KUBECONFIG" not in os.environ:
             port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
             place = f"[{host}]" if ":" in host else host
             ca, token = _SERVICE_ACCOUNT / "ca.crt", _SERVICE_ACCOUNT / "token"
             return cls(f"https://{place}:{port}", str(ca), None, str(token))
+        import yaml  # a pod needs none
+
         kept = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
         try:
             item = yaml.safe_load(kept.read_text(encoding="utf-8"))

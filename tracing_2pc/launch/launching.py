@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tracing_2pc.core.errors import AbortedError, ConfigurationError
+from tracing_2pc.core.errors import AbortedError, ConfigurationError, TwoPhaseError
 from tracing_2pc.core.log_reader import OperatorLog, TransactionFilter
 from tracing_2pc.core.model import (
     BranchContext,
@@ -77,13 +77,16 @@ def launch(
             newest = _finish(file, log, settings, cluster)
         if newest.state is TransactionState.COMMITTED:
             return Launched(newest.id, replay=True)
-        if newest.state is TransactionState.ABORTED and not again:
+        is_back = newest.state in {TransactionState.ABORTED, TransactionState.ABORTING}
+        if is_back and not again:
             why = newest.detail or newest.cause
             raise ConfigurationError(
                 f"{newest.id} was rolled back ({why}): change the file, or say --again",
                 transaction_id=str(newest.id),
             )
     stopping = stopping or threading.Event()
+    cluster = cluster or Cluster.load()
+    _check_known(file, cluster, newest)
     job = _job(file, settings, stopping, cluster, newest)
     job.check()
     coordinator = job.coordinator(log, OpenTelemetryTracing(), stopping.is_set)
@@ -106,8 +109,27 @@ def launch(
         write=write,
         cancel=lambda _: stopping.set(),
     )
-    (transaction,) = names
-    return Launched(transaction, replay=False)
+    if not names:  # another launch was quicker with this number
+        how = {"again": again, "stopping": stopping, "cluster": cluster, "say": say}
+        return launch(file, log, settings, **how)  # type: ignore[arg-type]
+    return Launched(names[0], replay=False)
+
+
+def _check_known(
+    file: LaunchFile, cluster: Cluster, newest: TransactionRecord | None
+) -> None:
+    """Refuse a log that does not have what this cluster has seen.
+
+    Another log counts from the beginning again: its launches would have names that are
+    taken, and a rollback would delete what runs.
+    """
+    sink, namespace = SuspendedJob(cluster), file.plan.namespace
+    known = sink.known(namespace, file.application)
+    if known is not None and (newest is None or newest.id < known):
+        raise ConfigurationError(
+            f"{known} was launched in {namespace} of {cluster.url}, and this decision "
+            "log does not have it: name the log of the earlier launches"
+        )
 
 
 def dry_run(file: LaunchFile, log: OperatorLog) -> list[str]:
@@ -155,14 +177,19 @@ def withdraw(
         TwoPhaseError: not now; ask again.
     """
     newest = newest_launch(file, log)
-    job = _job(file, settings, threading.Event(), cluster, newest)
+    once = dataclasses.replace(settings, on_pending="fail", inline_tries=1)
+    job = _job(file, once, threading.Event(), cluster, newest)
     coordinator = job.coordinator(log, OpenTelemetryTracing(), lambda: False)
     for record in log.unfinished(file.application):
         if record.state is TransactionState.ACTIVE:
             why = AbortedError("it was withdrawn", transaction_id=str(record.id))
             coordinator.fail(record, why)
     coordinator.recover()
-    SuspendedJob(cluster, file.plan).remove(file.application)
+    for record in log.unfinished(file.application):
+        raise TwoPhaseError(
+            f"{record.id} is not finished", transaction_id=str(record.id)
+        )
+    SuspendedJob(cluster).remove(file.plan.namespace, file.application)
 
 
 def newest_launch(file: LaunchFile, log: OperatorLog) -> TransactionRecord | None:

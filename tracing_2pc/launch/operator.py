@@ -21,9 +21,9 @@ from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState, Word
 from tracing_2pc.launch.cluster import Cluster, Object
-from tracing_2pc.launch.launch_file import LaunchFile
+from tracing_2pc.launch.launch_file import LaunchFile, application_of
 from tracing_2pc.launch.launching import launch, newest_launch, withdraw
-from tracing_2pc.launch.suspended_job import BUILT
+from tracing_2pc.launch.suspended_job import BUILT, SuspendedJob
 
 KIND: Final = "TransactionalSparkJob"
 FINALIZER: Final = "tracing-2pc/operator"
@@ -114,7 +114,10 @@ class Operator:
         Raises:
             TwoPhaseError: the API server does not answer.
         """
-        for item in self._cluster.list(KIND, self._namespace, {}):
+        items = self._cluster.list(KIND, self._namespace, {})
+        for uid in self._under_way.keys() - {item["metadata"]["uid"] for item in items}:
+            self._under_way[uid].stopping.set()  # its resource is gone
+        for item in items:
             meta = item["metadata"]
             try:
                 self._look_at(item)
@@ -132,7 +135,7 @@ class Operator:
             file = launch_file_of(item)
         except ValueError as error:
             if "deletionTimestamp" in meta:
-                self._let_go(item)
+                self._remove_unread(item, under_way)
             else:
                 self._tell(item, None, Phase.FAILED, f"the resource: {error}")
             return
@@ -156,6 +159,20 @@ class Operator:
             under_way = self._begin(uid, file)
         self._seen.add(uid)
         self._show(item, file, newest, under_way)
+
+    def _remove_unread(self, item: Object, under_way: _UnderWay | None) -> None:
+        """End what a resource has launched that cannot be read any more."""
+        meta = item["metadata"]
+        if under_way is not None:
+            under_way.stopping.set()
+            return
+        application = application_of(meta["namespace"], meta["name"], meta["uid"])
+        if self._log.unfinished(application):
+            why = "a launch is not finished: mend the resource, which names its parts"
+            self._tell(item, None, Phase.FAILED, why)
+            return
+        SuspendedJob(self._cluster).remove(meta["namespace"], application)
+        self._let_go(item)
 
     def _is_to_launch(
         self, uid: str, file: LaunchFile, newest: TransactionRecord | None
@@ -189,6 +206,9 @@ class Operator:
             except TwoPhaseError as error:
                 begun.error = str(error)
                 logger.warning("launch: application=%s: %s", file.application, error)
+            except Exception as error:
+                begun.error = type(error).__name__
+                logger.exception("launch: application=%s", file.application)
 
         begun = _UnderWay(threading.Thread(target=run, name="tpc-launch", daemon=True))
         self._under_way[uid] = begun

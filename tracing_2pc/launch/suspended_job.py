@@ -94,13 +94,14 @@ class Plan:
         for labelled in (meta, template.setdefault("metadata", {})):
             labelled["labels"] = {**(labelled.get("labels") or {}), **labels}
         meta["name"] = object_name(meta["name"], transaction)
+        (meta.get("annotations") or {}).pop(STARTED, None)  # of a copy
         told = {**self.environment, "TRANSACTION_ID": str(transaction)}
         told |= environment_of(current_carrier())
         pod = template["spec"]
-        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
             if container.get("image") == BUILT:
                 container["image"] = image
-            kept = [e for e in container.get("env", ()) if e.get("name") not in told]
+            kept = [e for e in container.get("env") or () if e.get("name") not in told]
             new = [{"name": name, "value": value} for name, value in told.items()]
             container["env"] = kept + new
         return item
@@ -165,6 +166,7 @@ class SuspendedJob:
         """
         plan, transaction = self._plan(), TransactionId.parse(handle["transaction"])
         image = self.image.pushed if self.image is not None else None
+        handle["journal"] = self._journal(plan.namespace, transaction.application)
         if plan.check:
             self._check(plan.check_job(transaction, image))
         item = plan.object(transaction, image)
@@ -190,9 +192,10 @@ class SuspendedJob:
         transaction = TransactionId.parse(handle["transaction"])
         for _ in range(_TRIES):
             item = self.cluster.get(*_place(kept))
-            if item is None or not _is_started(item):
+            if item is None or not _is_started(item, transaction):
                 # Read after the object: it is noted before the finalizer goes.
                 namespace = kept["metadata"]["namespace"]
+                self._check_journal(namespace, transaction, handle["journal"])
                 started = self._noted(namespace, transaction, "started")
                 if started is not None and started >= transaction:
                     return
@@ -239,16 +242,27 @@ class SuspendedJob:
             for item in self.cluster.list(kind, self.plan.namespace, labels):
                 self._delete({**item, "kind": kind})
 
-    def remove(self, application: str) -> None:
-        """Delete all that launches of an application have left, running or not.
+    def remove(self, namespace: str, application: str) -> None:
+        """Stop all that launches of an application have left, and delete it then.
 
         Raises:
-            TwoPhaseError: not now.
+            TwoPhaseError: not now; a pod has not ended yet.
         """
-        namespace = self._plan().namespace
-        for kind in KINDS:
-            for item in self.cluster.list(kind, namespace, {APPLICATION: application}):
-                self._delete({**item, "kind": kind})
+        mine = {APPLICATION: application}
+        items = [
+            {**item, "kind": kind}
+            for kind in KINDS
+            for item in self.cluster.list(kind, namespace, mine)
+        ]
+        self._stop(namespace, items, mine)
+        for item in items:
+            self._delete(item)
+
+    def known(self, namespace: str, application: str) -> TransactionId | None:
+        """Return the last transaction of an application that this cluster knows."""
+        name = _journal_name(application)
+        found = (self.cluster.get("ConfigMap", namespace, name) or {}).get("data") or {}
+        return max(map(TransactionId.parse, found.values()), default=None)
 
     def _plan(self) -> Plan:
         if self.plan is None:
@@ -306,16 +320,27 @@ class SuspendedJob:
     def _stop_before(self, kept: Object, transaction: TransactionId) -> None:
         """Stop what earlier launches started; raise until their pods are gone."""
         namespace = kept["metadata"]["namespace"]
-        for item in self._before(namespace, transaction):
+        mine = {APPLICATION: transaction.application, ROLE: "job"}
+        before = self._before(namespace, transaction)
+        self._stop(namespace, before, mine, str(transaction))
+
+    def _stop(
+        self,
+        namespace: str,
+        items: Sequence[Object],
+        of_pods: Mapping[str, str],
+        but: str | None = None,
+    ) -> None:
+        """Stop objects; raise while there are such pods of other transactions."""
+        for item in items:
             stopped = {"suspend": True} if item["kind"] == "Job" else {"replicas": 0}
             key, value = next(iter(stopped.items()))
             if item["spec"].get(key) != value:
                 self.cluster.patch(*_place(item), {"spec": stopped})
-        mine = {APPLICATION: transaction.application, ROLE: "job"}
         left = [
             pod["metadata"]["name"]
-            for pod in self.cluster.list("Pod", namespace, mine)
-            if pod["metadata"]["labels"].get(TRANSACTION) != str(transaction)
+            for pod in self.cluster.list("Pod", namespace, of_pods)
+            if pod["metadata"]["labels"].get(TRANSACTION) != but
             and (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
         ]
         if left:
@@ -349,6 +374,28 @@ class SuspendedJob:
         if found is not None and FINALIZER in finalizers:
             rest = [name for name in finalizers if name != FINALIZER]
             self.cluster.patch(*_place(item), {"metadata": {"finalizers": rest}})
+
+    def _journal(self, namespace: str, application: str) -> str:
+        """Return the uid of the cluster's journal of an application; make it first."""
+        name = _journal_name(application)
+        meta = {"name": name, "namespace": namespace}
+        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+        create(self.cluster, made, self.stopping)
+        if (found := self.cluster.get("ConfigMap", namespace, name)) is None:
+            raise ClusterError(f"ConfigMap {name} was deleted")
+        return str(found["metadata"]["uid"])
+
+    def _check_journal(
+        self, namespace: str, transaction: TransactionId, uid: str
+    ) -> None:
+        """Refuse to start in another cluster what was prepared in this journal's."""
+        name = _journal_name(transaction.application)
+        found = self.cluster.get("ConfigMap", namespace, name)
+        if found is None or found["metadata"]["uid"] != uid:
+            raise ClusterError(
+                f"{transaction} was prepared in another cluster than {self.cluster.url}"
+                f", or ConfigMap {name} was deleted: nothing is started here"
+            )
 
     def _noted(
         self, namespace: str, transaction: TransactionId, what: str
@@ -398,8 +445,9 @@ def _journal_name(application: str) -> str:
     return f"tpc-{application.replace('_', '-').lower()}"
 
 
-def _is_started(item: Object) -> bool:
-    return STARTED in (item["metadata"].get("annotations") or {})
+def _is_started(item: Object, transaction: TransactionId) -> bool:
+    annotations = item["metadata"].get("annotations") or {}
+    return bool(annotations.get(STARTED) == str(transaction))
 
 
 def _transaction_of(item: Object) -> TransactionId:
