@@ -426,7 +426,8 @@ def test_a_child_that_a_build_leaves_holds_nothing_up(world):
     leaves = f"setsid sh -c '{lives}' & exec \"$@\""
     world.item["build"]["command"] = ["sh", "-c", leaves, "sh", *command]
     world.launch()
-    os.kill(int(until(child.read_text)), signal.SIGKILL)  # it lives, and is ours
+    pid = until(lambda: child.exists() and child.read_text())
+    os.kill(int(pid), signal.SIGKILL)  # it lives, and is ours
     assert len(world.jobs()) == 1
 
 
