@@ -18,6 +18,8 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     TwoPhaseError,
 )
+from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch import BuiltImage, SuspendedJob
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import Repository
@@ -344,6 +346,29 @@ def test_a_registry_that_fails(world, registry, monkeypatch, fault, at):
         front.thawed.set()
     assert not hits
     assert len(world.jobs()) == 1
+
+
+@pytest.mark.ci
+def test_a_rollback_that_is_not_acknowledged_is_no_new_try(world, registry):
+    """It is told again at each call, and nothing is built; then it is over."""
+    path = world.repository.name.partition("/")[2]
+    world.item["check"] = FAILING
+    with served(registries.Front(registry)) as front:
+        front.fault = lambda method, _path: "refuse" if method == "DELETE" else None
+        world.item["build"]["image"] = f"{front.host}/{path}"
+        with pytest.raises(ConfigurationError, match="the check of the job failed"):
+            world.launch()
+        with pytest.raises(ConfigurationError, match="was rolled back"):
+            world.launch()
+        assert world.staged(f"{_application(world)}.0.1")
+        front.fault = lambda _method, _path: None
+        with pytest.raises(ConfigurationError, match="was rolled back"):
+            world.launch()
+    assert not world.staged(f"{_application(world)}.0.1")
+    log = open_log(world.settings.log)
+    (only,) = log.transactions(TransactionFilter())
+    log.close()
+    assert only.state is TransactionState.ABORTED
 
 
 def _impatient(init):

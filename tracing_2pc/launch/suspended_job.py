@@ -352,7 +352,7 @@ class SuspendedJob:
 
     def _before(self, namespace: str, transaction: TransactionId) -> list[Object]:
         """List what earlier launches of the application have left, running or not."""
-        mine = {APPLICATION: transaction.application, ROLE: "job"}
+        mine = {APPLICATION: transaction.application}  # a check that came late, too
         return [
             {**item, "kind": kind}
             for kind in KINDS
