@@ -171,7 +171,7 @@ def test_a_resource_that_was_spoilt_takes_its_job_along(world, resource):
     world.kubelet.cluster.create(resource)
     with operator(world):
         reaches(world, "Committed")
-        change(world, job={"entrypoint": []})
+        change(world, participants=[])  # then the image needs a digest
         reaches(world, "Failed")
         world.kubelet.cluster.delete(KIND, "default", "totals")
         until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
