@@ -195,6 +195,34 @@ def test_who_waits_at_one_moment_shares_a_flush(inbox):
     assert len(flushes) < 10
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("count", [1, 200])
+def test_a_session_that_ends_in_a_flush_leaves_it_open(new_database, count):
+    """Nobody knows whether it was stored: who sends it again has it once."""
+    inbox, events = Inbox(new_database()), [event(str(n)) for n in range(count)]
+    inbox.open()
+    said: list[RefusalError] = []
+
+    def store() -> None:
+        with pytest.raises((RefusalError, sa.exc.OperationalError)) as raised:
+            inbox.store("shop", events)
+        said.append(raised.value)
+
+    storing = threading.Thread(target=store)
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> "
+    others += "pg_backend_pid() AND wait_event_type = 'Lock'"
+    with inbox._database.durable() as connection:
+        inbox._tables.lock_head(connection)
+        storing.start()
+        until(lambda: inbox._database.ask(sa.text(others), {}))
+    storing.join(AT_LAST)
+    if count == 1:
+        assert said[0].refusal is Refusal.NOT_NOW
+        assert "nobody knows" in str(said[0])
+    assert [one.is_new for one in inbox.store("shop", events)] == [True] * count
+    inbox.close()
+
+
 def test_a_reader_never_passes_an_event_that_is_not_committed(inbox, url):
     """Who comes later in another process waits, and has the later position."""
     other = Inbox(url)

@@ -71,6 +71,7 @@ def kept(url: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize("point", [p for p in FAILPOINTS if p.startswith("inbox.")])
 def test_a_gateway_is_killed(gateway: Service, url: str, tmp_path: Path, point: str):
     """Before its answer: who repeats has the event once."""

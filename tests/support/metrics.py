@@ -8,11 +8,13 @@ def test_it(measured):
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tracing_2pc.core import names
+from tracing_2pc.http import events
 from tracing_2pc.tracing import instruments
 
 SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? ([0-9.e+-]+)")
@@ -74,6 +76,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Measured]:
     monkeypatch.setattr(instruments, "_process", instruments._Measuring())
     # Without the gauges of a watcher that another test has made in this process.
     monkeypatch.setattr(instruments, "_observed", dict(_AT_FIRST))
+    monkeypatch.setattr(events, "_counted", Counter())
     instruments.start("test", scraped=True)
     yield lambda: samples(instruments.exposition())
     assert_of_the_registry(instruments.exposition())

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import re
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -15,10 +17,11 @@ from flask import Blueprint, Request, Response, g, jsonify, request
 from tracing_2pc.core import content
 from tracing_2pc.core.access import Caller
 from tracing_2pc.core.errors import ConfigurationError, MalformedError
+from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.http.error_responses import Problem
-from tracing_2pc.http.views import Views, gate_of, open_or_warn
+from tracing_2pc.http.views import Views, gate_of, open_or_warn, the
 from tracing_2pc.inbox.event import NewEvent, Stored, digest_of, exact
 from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
 from tracing_2pc.participant.json_lines import strict_decoder, strict_json, why_no_json
@@ -43,6 +46,17 @@ _USUAL: Final = re.compile(
     r'{"id"s:s"([^"\\\x00-\x1f]*)"s,s"payload"s:s'.replace("s", r"[ \t\r\n]*")
 )
 """How an event begins that is written as nearly all are: it is read in one go."""
+
+
+_counted: Final[Counter[str]] = Counter()
+"""Events by their answers, in this process; read when they are exported."""
+
+_counting: Final = threading.Lock()
+after_fork(_counted.clear)
+instruments.observe(
+    "tpc.inbox.events",
+    lambda: [(n, {"answer": a}) for a, n in sorted(_counted.items()) if n],
+)
 
 
 def events_blueprint(
@@ -128,24 +142,25 @@ class _Events(Views):
 
     def events(self) -> Response:
         with self.serving("events", "post events") as (caller, step):
-            carrier = self.carrier()
-            is_one, new = _read(request, self.form, carrier)
-            g.tpc_events = len(new)
+            here, carrier = the(g), self.carrier()
+            is_one, new = _read(the(request), self.form, carrier)
+            here.tpc_events = len(new)
             try:
                 stored = self.inbox.store(_producer(caller), new, self.also)
             except BusyError as error:
                 raise Problem(429, str(error), headers={"Retry-After": "1"}) from None
-            g.tpc_new = sum(one.is_new for one in stored)
+            here.tpc_new = sum(one.is_new for one in stored)
             set_status(step, ACCEPTED, error=False)
             return _answer(stored, is_one=is_one)
 
     def record(self, response: Response) -> Response:
-        if request.method == "POST" and g.get("tpc_admitted"):
-            sent, new = g.get("tpc_events", 1), g.get("tpc_new", 0)
+        here = the(g)
+        if the(request).method == "POST" and here.get("tpc_admitted"):
+            sent, new = here.get("tpc_events", 1), here.get("tpc_new", 0)
             answer = _ANSWERS.get(response.status_code, "later")
-            for name, count in (("stored", new), (answer, sent - new)):
-                if count:
-                    instruments.add("tpc.inbox.events", {"answer": name}, count)
+            with _counting:
+                _counted["stored"] += new
+                _counted[answer] += sent - new
         return super().record(response)
 
     def health(self) -> Response:
@@ -164,9 +179,8 @@ def _producer(caller: Caller) -> str:
 def _answer(stored: list[Stored], *, is_one: bool) -> Response:
     """Say of each event where it is, and whether it was there before."""
     events = [{"id": s.id, "position": s.position, "new": s.is_new} for s in stored]
-    answer = jsonify(events[0]) if is_one else jsonify(events=events)
-    answer.status_code = ACCEPTED
-    return answer
+    text = json.dumps(events[0] if is_one else {"events": events})
+    return Response(text, ACCEPTED, mimetype=JSON)
 
 
 def _read(

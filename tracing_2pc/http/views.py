@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from flask import Blueprint, Response, g, jsonify, request
@@ -39,8 +39,8 @@ from tracing_2pc.http.time_limits import TimedInput
 from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.metrics import Measured, record_request
 from tracing_2pc.store.engines.database import describe_error
-from tracing_2pc.tracing import instruments
-from tracing_2pc.tracing.propagation import extract, storable_context
+from tracing_2pc.tracing import instruments, spans
+from tracing_2pc.tracing.propagation import extract, span_of, storable_context
 from tracing_2pc.tracing.sdk import lifecycle, prometheus
 from tracing_2pc.tracing.spans import server_span, set_status
 
@@ -101,6 +101,9 @@ class Views:
     name: str
     trust_inbound: bool
     measured: Measured
+    started: dict[str, object] = dataclasses.field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def made(self) -> Blueprint:
         """Return a blueprint with what every service answers, and what is measured."""
@@ -111,8 +114,7 @@ class Views:
         get("/metrics")(self.metrics)
         made.register_error_handler(Exception, refuse)
         made.before_request(self.start)
-        made.after_request(self.record)
-        made.after_request(drain)
+        made.after_request(self.finish)
         return made
 
     def ready(self) -> Response:
@@ -131,33 +133,43 @@ class Views:
 
     def start(self) -> None:
         """Begin a request: its time, its body's limits, this worker's exporters."""
-        g.tpc_body = TimedInput(request.environ)
-        request.environ["wsgi.input"] = g.tpc_body
-        lifecycle.start(self.name)
-        instruments.start(self.name, scraped=True)
-        g.tpc_since = time.monotonic()
+        here, environ = the(g), the(request).environ
+        here.tpc_body = environ["wsgi.input"] = TimedInput(environ)
+        now = os.getpid(), spans.provider(), instruments.program()
+        if self.started.get("in") != now:  # neither looks at the environment each time
+            lifecycle.start(self.name)
+            instruments.start(self.name, scraped=True)
+            self.started["in"] = os.getpid(), spans.provider(), instruments.program()
+        here.tpc_since = time.monotonic()
+
+    def finish(self, response: Response) -> Response:
+        """End a request, whatever was answered."""
+        return self.record(drain(response))
 
     def record(self, response: Response) -> Response:
         """Measure what an admitted caller asked for; others move no numbers."""
-        if g.get("tpc_admitted"):
-            phase = str(request.url_rule).rpartition("/")[2]
-            seconds = time.monotonic() - g.tpc_since
+        here = the(g)
+        if here.get("tpc_admitted"):
+            phase = str(the(request).url_rule).rpartition("/")[2]
+            seconds = time.monotonic() - here.tpc_since
             result = result_of(response.status_code)
-            record_request(phase, self.name, result, seconds, g.tpc_inside)
+            record_request(phase, self.name, result, seconds, here.tpc_inside)
         return response
 
     @contextlib.contextmanager
     def serving(self, asked: str, action: str) -> Iterator[tuple[Caller, Step]]:
         """Open the span of a request, and admit its caller."""
-        g.tpc_sent = headers = Carrier(request.headers)
-        name = f"{request.method} {request.url_rule}"
+        here = the(request)
+        the(g).tpc_sent = headers = Carrier(here.headers)
+        route = str(here.url_rule)
+        name = f"{here.method} {route}"
         about = {
             "tpc.request": asked,
             "tpc.participant": self.name,
-            "http.request.method": request.method,
-            "http.route": str(request.url_rule),
-            "url.path": request.path,
-            "url.scheme": request.scheme,
+            "http.request.method": here.method,
+            "http.route": route,
+            "url.path": here.path,
+            "url.scheme": here.scheme,
         }
         with server_span(name, headers, about, trusted=self.trust_inbound) as step:
             try:
@@ -172,18 +184,18 @@ class Views:
 
     def carrier(self) -> Carrier:
         """Return the caller's trace context at rest, or ours: it sent none, or lies."""
-        if self.trust_inbound:
-            sent = storable_context(extract(g.tpc_sent))
-            if "traceparent" in sent:
-                return sent
+        sent = the(g).tpc_sent
+        if self.trust_inbound and span_of(sent).is_valid:
+            return storable_context(extract(sent))
         return storable_context()
 
     def admit(self, action: str) -> Caller:
         """Admit the caller of the request under way, or raise `Problem`."""
-        headers, peer = request.headers.items(), request.remote_addr
-        proven = request.environ.get(PROVEN)
-        caller = admit(self.gate, action, headers, peer, proven)
-        g.tpc_admitted = True
+        here, asked = the(g), the(request)
+        headers = here.get("tpc_sent") or asked.headers
+        proven = asked.environ.get(PROVEN)
+        caller = admit(self.gate, action, headers.items(), asked.remote_addr, proven)
+        here.tpc_admitted = True
         remember_context()
         self.check_form()
         return caller
@@ -192,9 +204,14 @@ class Views:
         """Refuse a request that an admitted caller has not put in its form."""
 
 
+def the(proxy: Any) -> Any:
+    """Return what Flask's name for it stands for: each use of the name looks it up."""
+    return proxy._get_current_object()
+
+
 def remember_context() -> None:
     """Keep the context of the request's span for `refuse`, which comes after it."""
-    g.tpc_inside = contexts.get_current()
+    the(g).tpc_inside = contexts.get_current()
 
 
 def refuse(error: Exception) -> Response:
@@ -221,10 +238,11 @@ def drain(response: Response) -> Response:
     A connection that is closed over unread bytes is reset, and the answer with it. A
     body that is too large is read after the answer, for clients that send first.
     """
-    body: TimedInput = g.tpc_body
+    here = the(g)
+    body: TimedInput = here.tpc_body
     if response.status_code == 413:
         response.call_on_close(lambda: _drop(body, _LINGER))
-    elif g.get("tpc_admitted"):
+    elif here.get("tpc_admitted"):
         _drop(body, body.left)
     else:
         with contextlib.suppress(*_LOST):

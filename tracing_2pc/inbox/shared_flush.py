@@ -7,6 +7,7 @@ way is stored by the next.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -14,6 +15,10 @@ from tracing_2pc.core.forks import after_fork
 
 _MOST_TOGETHER: Final = 5_000
 """Events that one flush stores, if more than one request brings them."""
+
+_PAUSE: Final = 0.001
+_MOST_PAUSES: Final = 10
+"""Of a leader, in seconds, and how often: as long as more requests come."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,6 +58,7 @@ class SharedFlush(Generic[Item, Result]):
         self._lock = threading.Lock()
         self._waiting: list[_Waiting[Item, Result]] = []
         self._is_led = False
+        self._was_shared = False
 
     def add(self, items: Sequence[Item]) -> Result:
         """Store a request's items, and return when they are.
@@ -85,6 +91,7 @@ class SharedFlush(Generic[Item, Result]):
         together: list[_Waiting[Item, Result]] = []
         error: Exception | None = RuntimeError("the thread that stores was ended")
         try:
+            self._await_others()
             together = self._take()
             results = self._store([one.items for one in together])
             for one, result in zip(together, results, strict=True):
@@ -98,6 +105,20 @@ class SharedFlush(Generic[Item, Result]):
             self._hand_on()
             for one in together:
                 one.woken.set()
+
+    def _await_others(self) -> None:
+        """Let those come who are on their way, where the last flush was shared.
+
+        As long as more come: a flush for each of a few takes more of this process's
+        time than all of their requests.
+        """
+        if not self._was_shared:
+            return
+        for _ in range(_MOST_PAUSES):
+            before = len(self._waiting)
+            time.sleep(_PAUSE)
+            if len(self._waiting) == before:
+                return
 
     def _leave(self, mine: _Waiting[Item, Result]) -> None:
         with self._lock:
@@ -116,6 +137,7 @@ class SharedFlush(Generic[Item, Result]):
                     break
                 count += 1
             together, self._waiting = self._waiting[:count], self._waiting[count:]
+            self._was_shared = count > 1
         return together
 
     def _hand_on(self) -> None:

@@ -20,7 +20,8 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import carrier_from_json
 from tracing_2pc.inbox.event import MAX_ID, Event, NewEvent, Offset
 from tracing_2pc.store.engines.database import driver_errors
-from tracing_2pc.store.engines.writes import join_writes
+from tracing_2pc.store.engines.postgresql import FLUSHED
+from tracing_2pc.store.engines.writes import supports_joined_writes
 
 VERSION: Final = 1
 MAX_NAME: Final = 40
@@ -28,11 +29,14 @@ MAX_NAME: Final = 40
 PORTION: Final = 2_000
 """Rows that one transaction deletes."""
 
-_COPIED: Final = 100
+MANY: Final = 100
 """Events that are worth a COPY, which takes a round trip more for each table."""
 
 Key = tuple[str, str]
 """An event's producer and id."""
+
+Placed = tuple[int, str, NewEvent]
+"""A new event, its producer, and its place among those added with it: 1, 2, 3, …"""
 
 
 class InboxTables:
@@ -104,13 +108,42 @@ class InboxTables:
         }
         dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
         self.locked_position = f"({self._lock.compile(dialect=dialect)})"
-        key = _insert_json(self.key, "keys")
-        event = _insert_json(self.event, "events")
-        head = self.head.update().values(position=sa.bindparam("last"))
-        (self._add_together,) = join_writes("postgresql", key, head, event)
+        self.append = self._append()
 
     def _add(self, suffix: str, *columns: sa.Column[Any]) -> sa.Table:
         return sa.Table(f"{self.name}_tpc_{suffix}", self.metadata, *columns)
+
+    def _append(self) -> sa.Select[Any]:
+        """Return what adds a JSON list of new events; it selects the position before.
+
+        One statement for PostgreSQL. An id that is there already ends it.
+        """
+        count = sa.bindparam("count", type_=sa.BigInteger)
+        before = (self.head.c.position - count).label("before")
+        moved = self.head.update().values(position=self.head.c.position + count)
+        head = moved.returning(before).cte("head")
+        event, key = self.event.c, self.key.c
+        given = [
+            sa.column("place", sa.BigInteger),
+            *(sa.column(c.name, c.type) for c in (key.producer, key.id, key.digest)),
+            *(sa.column(c.name, c.type) for c in (event.body, event.carrier)),
+        ]
+        events = _as_json(sa.bindparam("events", type_=sa.Text))
+        rows = sa.func.json_to_recordset(events).table_valued(*given)
+        rows = rows.render_derived(name="rows", with_types=True)
+        added = {
+            **{c.name: c for c in rows.c},
+            "position": head.c.before + rows.c.place,
+            "at": sa.bindparam("on", type_=sa.Float(53)),
+        }
+        inserts = []
+        for table in (self.key, self.event):
+            values = sa.select(*(added[c.name] for c in table.c)).select_from(
+                head.join(rows, sa.true())
+            )
+            insert = table.insert().from_select(table.c.keys(), values)
+            inserts.append(insert.cte(f"add_{table.name}"))
+        return sa.select(head.c.before, sa.text(FLUSHED)).add_cte(*inserts)
 
     def exist(self, connection: Connection) -> bool:
         """Whether somebody has made them."""
@@ -160,48 +193,50 @@ class InboxTables:
         }
         return rows[0][0], found
 
-    def add(
-        self,
-        connection: Connection,
-        at: float,
-        last: int,
-        events: Sequence[tuple[int, str, NewEvent]],
-    ) -> None:
-        """Add events, by position and producer, and put the head to the last one."""
-        if connection.dialect.name == "postgresql" and len(events) >= _COPIED:
-            self._copy(connection, at, events)
-            connection.execute(self.head.update().values(position=last))
-            return
-        carriers: dict[int, str] = {}  # a request's events share one
+    def add(self, connection: Connection, at: float, events: Sequence[Placed]) -> int:
+        """Add events after the last one; return the position before the first.
+
+        Raises:
+            sa.exc.IntegrityError: an id is there.
+        """
+        if not supports_joined_writes(connection.dialect.name):
+            return self._add_one_by_one(connection, at, events)
+        if len(events) < MANY:
+            values = appended(at, events)
+            return int(connection.execute(self.append, values).scalar_one())
+        before = self._move(connection, len(events))
+        self._copy(connection, at, before, events)
+        return before
+
+    def _move(self, connection: Connection, count: int) -> int:
+        before = self.lock_head(connection)
+        connection.execute(self.head.update().values(position=before + count))
+        return before
+
+    def _add_one_by_one(
+        self, connection: Connection, at: float, events: Sequence[Placed]
+    ) -> int:
+        before = self._move(connection, len(events))
         keys, kept = [], []
-        for position, producer, event in events:
-            named = {"position": position, "producer": producer, "id": event.id}
+        for place, producer, event in events:
+            named = {"producer": producer, "id": event.id, "at": at}
+            named["position"] = before + place
             keys.append({**named, "digest": event.digest})
-            which = id(event.carrier)
-            if which not in carriers:
-                carriers[which] = _json(event.carrier)
-            kept.append({**named, "body": event.body, "carrier": carriers[which]})
-        if connection.dialect.name == "postgresql":
-            values = {"keys": _json(keys), "events": _json(kept)}
-            connection.execute(self._add_together, {**values, "on": at, "last": last})
-            return
-        for table, rows in ((self.key, keys), (self.event, kept)):
-            connection.execute(table.insert(), [{**row, "at": at} for row in rows])
-        connection.execute(self.head.update().values(position=last))
+            kept.append({**named, "body": event.body, "carrier": _json(event.carrier)})
+        connection.execute(self.key.insert(), keys)
+        connection.execute(self.event.insert(), kept)
+        return before
 
     def _copy(
-        self,
-        connection: Connection,
-        at: float,
-        events: Sequence[tuple[int, str, NewEvent]],
+        self, connection: Connection, at: float, before: int, events: Sequence[Placed]
     ) -> None:
         """Add many in COPY's own form, which the server reads in half of the time."""
         keys, kept, carriers = [], [], dict[int, str]()
-        for position, producer, event in events:
-            which = id(event.carrier)
+        for place, producer, event in events:
+            which = id(event.carrier)  # a request's events share one
             if which not in carriers:
                 carriers[which] = _escaped(_json(event.carrier))
-            name = f"{producer}\t{_escaped(event.id)}"
+            name, position = f"{producer}\t{_escaped(event.id)}", before + place
             keys.append(f"{name}\t{event.digest}\t{position}\t{at!r}\n")
             body = _escaped(event.body)
             kept.append(f"{position}\t{name}\t{body}\t{at!r}\t{carriers[which]}\n")
@@ -343,15 +378,20 @@ def _as_json(text: sa.BindParameter[str]) -> sa.Cast[Any]:
     return sa.cast(text, sa.JSON)
 
 
-def _insert_json(table: sa.Table, parameter: str) -> sa.Insert:
-    """Return what inserts a JSON list of rows: one statement for a thousand."""
-    given = [sa.column(c.name, c.type) for c in table.c if c.name != "at"]
-    listed = sa.func.json_to_recordset(_as_json(sa.bindparam(parameter, type_=sa.Text)))
-    rows = listed.table_valued(*given).render_derived(name="rows", with_types=True)
-    values = [rows.c[c.name] for c in given]
-    at = sa.bindparam("on", type_=sa.Float(53))
-    names = [*(c.name for c in given), "at"]
-    return table.insert().from_select(names, sa.select(*values, at))
+def appended(at: float, events: Sequence[Placed]) -> dict[str, Any]:
+    """Return the parameters of `append`."""
+    rows = [
+        {
+            "place": place,
+            "producer": producer,
+            "id": event.id,
+            "digest": event.digest,
+            "body": event.body,
+            "carrier": _json(event.carrier),
+        }
+        for place, producer, event in events
+    ]
+    return {"events": _json(rows), "count": len(rows), "on": at}
 
 
 def _escaped(text: str) -> str:

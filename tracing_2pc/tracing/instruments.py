@@ -97,7 +97,7 @@ class _Measuring:
     """What this process has started, or could not start."""
 
     def __init__(self) -> None:
-        self.program = _Instruments(lambda: _program().get_meter(_SCOPE))
+        self.program = _Instruments(lambda: program().get_meter(_SCOPE))
         self.reset()
 
     def reset(self) -> None:
@@ -237,8 +237,8 @@ def _quiet() -> Iterator[None]:
         logger.debug("not measured", exc_info=True)
 
 
-def _program() -> MeterProvider:
-    """Return the meter provider that the program has set. Never raises."""
+def program() -> MeterProvider:
+    """Return the meter provider that the program has set, if any. Never raises."""
     try:
         return api.get_meter_provider()
     except Exception:  # it was named, and does not load
@@ -249,7 +249,7 @@ def _program() -> MeterProvider:
 def _is_set() -> bool:
     """Whether the program has set a meter provider, or named one."""
     # The stand-in of the API, which passes on to one that is set later, is private.
-    return type(_program()).__name__ != "_ProxyMeterProvider"
+    return type(program()).__name__ != "_ProxyMeterProvider"
 
 
 def _cure(way: str, error: Exception) -> str:

@@ -118,6 +118,28 @@ class Database:
         with self.translated(), self.asking_engine.connect() as connection:
             return connection.execute(statement, values).all()
 
+    def write(
+        self,
+        statement: sa.Executable,
+        values: Mapping[str, Any],
+        *,
+        unanswered: Callable[[str], Exception],
+    ) -> Sequence[sa.Row[Any]]:
+        """Execute one statement that is a transaction: one round trip. PostgreSQL only.
+
+        The statement selects `FLUSHED`. `unanswered` makes what is raised when the
+        session ends meanwhile: then nobody knows whether it was written.
+        """
+        with self.translated():
+            try:
+                with self.asking_engine.connect() as connection:
+                    return connection.execute(statement, values).all()
+            except sa.exc.DBAPIError as error:
+                has_ended = error.connection_invalidated and error.statement
+                if has_ended and not isinstance(error.orig, NotNowError):
+                    raise unanswered(self.describe(error)) from None
+                raise
+
     @contextlib.contextmanager
     def _transaction(
         self, engine: sa.Engine, selected: tuple[str, ...]
