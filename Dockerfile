@@ -8,7 +8,7 @@ RUN python3 -m venv /opt/tracing-2pc
 WORKDIR /build
 # First what changes rarely: the versions that are tested, without the package.
 COPY requirements.txt pyproject.toml ./
-ARG EXTRAS=spark,participant,console,postgres,requests,otlp,skywalking,kafka,activemq,launch
+ARG EXTRAS=spark,participant,console,postgres,requests,otlp,skywalking,kafka,activemq,grpc,nats,launch
 RUN mkdir -p tracing_2pc participants && touch tracing_2pc/__init__.py README.md LICENSE \
     && /opt/tracing-2pc/bin/pip install --quiet -c requirements.txt ".[${EXTRAS}]" \
     && /opt/tracing-2pc/bin/pip uninstall --quiet --yes tracing-2pc

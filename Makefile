@@ -152,20 +152,20 @@ test-jaeger: setup jaeger activemq  ## what a real Jaeger is told, through its o
 console-pictures: setup  ## docs/pictures/console-*.png, anew
 	TPC_PICTURES=docs/pictures $(BIN)/pytest tests/console/test_pictures.py $(ARGS)
 
-kubernetes: $(KUBERNETES) .cache/etcd/etcd  ## an API server of our own, built once: seven minutes of CPU time
+kubernetes: $(KUBERNETES) .cache/etcd/etcd  ## an API server and kubectl of our own, built once: eight minutes of CPU time
 	@echo "ready: $(KUBERNETES)"
 
 .cache/etcd/etcd:
 	@tools/unpack etcd etcd-server && touch $@
 
 $(KUBERNETES): tools/kubernetes/go.mod tools/kubernetes/go.sum
-	@go="$$(PYTHON=$(PYTHON) tools/go)" && echo "building kube-apiserver with $$go" && mkdir -p $(@D) \
+	@go="$$(PYTHON=$(PYTHON) tools/go)" && echo "building kube-apiserver and kubectl with $$go" && mkdir -p $(@D) \
 		&& CGO_ENABLED=0 "$$go" -C tools/kubernetes build -trimpath -ldflags "-s -w" \
-			-o "$(CURDIR)/$@" k8s.io/kubernetes/cmd/kube-apiserver \
+			-o "$(CURDIR)/$(@D)/" k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl \
 		&& touch $@ && echo "built $@ in $$SECONDS s"
 
-test-k8s: tools kubernetes  ## launches and their operator at a real API server, with roles
-	TPC_KUBERNETES="$(CURDIR)/$(KUBERNETES)" $(PYTEST) tests/launch $(ARGS)
+test-k8s: tools kubernetes jaeger  ## launches and their operator at a real API server, with roles
+	TPC_KUBERNETES="$(CURDIR)/$(KUBERNETES)" TPC_JAEGER="$(CURDIR)/$(JAEGER)" $(PYTEST) tests/launch $(ARGS)
 
 pictures: console-pictures jaeger  ## and those of traces: tools/jaeger/README.md says where JAEGER_PAGE is from
 	TPC_JAEGER="$(CURDIR)/$(JAEGER)" PYTHONPATH=tests:. $(BIN)/python -m backends.pictures

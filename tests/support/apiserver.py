@@ -21,9 +21,9 @@ from tracing_2pc.launch.cluster import Cluster, ClusterError
 
 CACHE = Path(__file__).parents[2] / ".cache"
 ADMIN, OPERATOR = "a-token-of-the-admin", "a-token-of-the-operator"
-ACCOUNT = "system:serviceaccount:default:tpc-operator"
+ACCOUNTS = {"default": OPERATOR, "streams": f"{OPERATOR}-of-streams"}
 KINDS = ("TransactionalSparkJob", "Job", "Deployment", "TaskRun", "Pod", "ConfigMap")
-_TASK_RUN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def _free() -> int:
@@ -44,7 +44,9 @@ def apiserver(folder: Path) -> Iterator[tuple[str, str]]:
     words = f"--data-dir {folder}/etcd --listen-client-urls {at}"
     words += f" --advertise-client-urls {at} --listen-peer-urls {to}"
     words += " --unsafe-no-fsync --log-level error"
-    tokens = f'{ADMIN},admin,1,"system:masters"\n{OPERATOR},{ACCOUNT},2\n'
+    tokens = f'{ADMIN},admin,1,"system:masters"\n'
+    for namespace, token in ACCOUNTS.items():
+        tokens += f"{token},system:serviceaccount:{namespace}:tpc-operator,{token}\n"
     (folder / "tokens.csv").write_text(tokens)
     key = folder / "service-accounts.key"
     made = ["openssl", "genrsa", "-out", key, "2048"]
@@ -92,14 +94,15 @@ def _is_ready(url: str, certificate: Path) -> bool:
 
 
 def prepare(admin: Cluster) -> None:
-    """Apply the operator's manifests; and Tekton's kind of TaskRun.
+    """Apply the operator's manifests; and Tekton's kinds.
 
     The Deployment is only held against the API: tests run operators of their own.
     """
     command = [sys.executable, "-m", "tracing_2pc", "operator", "manifests"]
     written = ran([*command, "--image", "registry.example/tracing-2pc:1"])
     assert written.returncode == 0, written.stderr
-    for item in [*yaml.safe_load_all(written.stdout), _task_runs()]:
+    kinds = [_of_tekton(kind) for kind in ("Task", "TaskRun")]
+    for item in [*yaml.safe_load_all(written.stdout), *kinds]:
         post(admin, item)
     until(lambda: _lists(admin))
 
@@ -131,22 +134,22 @@ def _lists(admin: Cluster) -> bool:
     return False
 
 
-def _task_runs() -> dict[str, Any]:
+def _of_tekton(kind: str) -> dict[str, Any]:
     version = {
         "name": "v1",
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
-        "schema": {"openAPIV3Schema": _TASK_RUN},
+        "schema": {"openAPIV3Schema": _ANY},
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": "taskruns.tekton.dev"},
+        "metadata": {"name": f"{kind.lower()}s.tekton.dev"},
         "spec": {
             "group": "tekton.dev",
             "scope": "Namespaced",
-            "names": {"kind": "TaskRun", "plural": "taskruns"},
+            "names": {"kind": kind, "plural": f"{kind.lower()}s"},
             "versions": [version],
         },
     }

@@ -7,6 +7,7 @@ machine, in the environment that it is given.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import signal
@@ -120,7 +121,7 @@ class Kubelet:
             template = item["spec"]["template"]
             (first, *_) = template["spec"]["containers"]
             words = first["command"]
-            told = {one["name"]: one.get("value", "") for one in first.get("env", ())}
+            told = self._told(first)
             meta = {"name": f"{name}-pod", "namespace": self.namespace}
             labels = template["metadata"]["labels"]
             self.cluster.create(
@@ -141,6 +142,23 @@ class Kubelet:
             text=True,
             start_new_session=True,
         )
+
+    def _told(self, container: Object) -> dict[str, str]:
+        """Return its environment: from ConfigMaps, from Secrets, and as it stands."""
+        told: dict[str, str] = {}
+        for one in container.get("envFrom", ()):
+            told |= self._stored("configmaps", one["configMapRef"]["name"])
+        for one in container.get("env", ()):
+            told[one["name"]] = one.get("value", "")
+            if ref := one.get("valueFrom", {}).get("secretKeyRef"):
+                kept = self._stored("secrets", ref["name"])[ref["key"]]
+                told[one["name"]] = base64.b64decode(kept).decode()
+        return told
+
+    def _stored(self, plural: str, name: str) -> dict[str, str]:
+        path = f"/api/v1/namespaces/{self.namespace}/{plural}/{name}"
+        found = self.cluster._ask("GET", path, missing=True) or {}
+        return found.get("data") or {}
 
     def _ended(self, key: Key, code: int) -> None:
         said, _ = self._running[key].communicate()
