@@ -81,6 +81,42 @@ def test_a_pod_that_does_not_end_holds_the_start_up(world):
     ]
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", ["Job", "Deployment"])
+def test_a_controller_that_is_late_holds_the_start_up(world, kind):
+    """It has made no pods of the old one, and may yet: it must have seen the stop."""
+    if kind == "Deployment":
+        job = world.item["job"]
+        job |= {"apiVersion": "apps/v1", "kind": kind}
+        del job["spec"]["template"]["spec"]["restartPolicy"]
+    world.launch()
+    world.kubelet.late.set()
+    world.pushes("second")
+    world.limits |= {"on_pending": "fail", "inline_tries": 2}
+    with pytest.raises(CommitPendingError, match="waits for the end of totals-0-1"):
+        world.launch()
+    world.kubelet.late.clear()
+    world.limits.clear()
+    assert world.launch().replay
+    assert [name for name, _ in world.kubelet.started] == ["totals-0-1", "totals-1-1"]
+
+
+@pytest.mark.ci
+def test_a_job_that_was_not_seen_started_is_not_stopped(world):
+    """Its controller could start it from what it has read before."""
+    world.kubelet.late.set()
+    world.launch()
+    world.pushes("second")
+    world.limits |= {"on_pending": "fail", "inline_tries": 2}
+    with pytest.raises(CommitPendingError, match="waits for the end of totals-0-1"):
+        world.launch()
+    assert world.jobs() == {"totals-0-1": True, "totals-1-1": False}
+    world.kubelet.late.clear()
+    world.limits.clear()
+    assert world.launch().replay
+    assert [name for name, _ in world.kubelet.started] == ["totals-0-1", "totals-1-1"]
+
+
 FAILING = [sys.executable, "-c", "raise SystemExit('pip cannot resolve numpy')"]
 
 
@@ -349,6 +385,26 @@ def test_a_registry_that_fails(world, registry, monkeypatch, fault, at):
 
 
 @pytest.mark.ci
+def test_a_registry_whose_tags_cannot_be_moved_says_so(world, registry):
+    """The build's push is the first under its tag; what stages it is the second."""
+    path = world.repository.name.partition("/")[2]
+    with served(registries.Front(registry)) as front:
+        tagged: set[str] = set()
+
+        def fault(method: str, path: str) -> str | None:
+            is_moved = method == "PUT" and "/manifests/" in path and path in tagged
+            tagged.update([path] * (method == "PUT"))
+            return "refuse" if is_moved else None
+
+        front.fault = fault
+        world.item["build"]["image"] = f"{front.host}/{path}"
+        with pytest.raises(
+            TwoPhaseError, match="if its tags are immutable, exempt tpc-"
+        ):
+            world.launch()
+
+
+@pytest.mark.ci
 def test_a_rollback_that_is_not_acknowledged_is_no_new_try(world, registry):
     """It is told again at each call, and nothing is built; then it is over."""
     path = world.repository.name.partition("/")[2]
@@ -415,6 +471,20 @@ def test_another_log_is_refused_before_anything_is_asked(world):
     with pytest.raises(ConfigurationError, match="name the log of the earlier"):
         world.launch()
     assert (world.live, world.jobs()) == (live, jobs)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("text", ["first", "second"])
+def test_another_cluster_is_refused_before_anything_is_asked(world, text):
+    """Neither taken for launched there, nor built: the job before runs elsewhere."""
+    done = world.launch()
+    name = f"tpc-{_application(world)}"
+    world.kubelet.cluster.delete("ConfigMap", "default", name)  # another one has none
+    world.pushes(text)
+    with pytest.raises(ConfigurationError, match="in another cluster than http") as no:
+        world.launch()
+    assert no.value.transaction_id == str(done.transaction)
+    assert len(world.jobs()) == 1
 
 
 @pytest.mark.ci

@@ -38,6 +38,12 @@ REFUSED = {
     "job.metadata.name: small letters": item(
         job={**item()["job"], "metadata": {"name": "Totals"}}
     ),
+    "has Kueue start it by itself": item(
+        job={
+            **item()["job"],
+            "metadata": {"name": "a", "labels": {"kueue.x-k8s.io/queue-name": "q"}},
+        }
+    ),
     "a tag may be another image tomorrow": with_image("registry:5000/totals:live"),
     "with `build`, and only then": with_image(DIGEST),
     "build: give command or taskRun": item(build={"image": "r/t"}),

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from support.programs import ran
-from support.waiting import AT_LAST, until
+from support.waiting import AT_LAST, SOON, until
 
 from participants import flights
 from participants.demo import Demo
@@ -68,9 +68,9 @@ def launched(world):
     return world
 
 
-def kill(world, point: str) -> None:
+def kill(world, point: str, **told: str) -> None:
     flag = world.folder / "killed"
-    told = {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(flag)}
+    told |= {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(flag)}
     done = command(world, "launch", world.folder / "job.yaml", **told)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
     assert flag.read_text().startswith(point)
@@ -108,6 +108,42 @@ def test_what_was_not_decided_is_launched_anew(launched, point):
     assert done.returncode == 0, done.stderr
     is_whole(launched)
     assert not launched.staged(f"{_application(done)}.1.1")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("launch.after_push", marks=NIGHTLY),
+        pytest.param("launch.after_create", marks=CI),
+    ],
+)
+def test_what_was_not_decided_in_time_is_ended_by_anybody(launched, point):
+    """By `recover`, without the file: nothing is left, and version 1 runs on."""
+    launched.item["timeout"] = f"{SOON:g}s"
+    launched.write()
+    before, jobs = launched.live, launched.jobs()
+    kill(launched, point, TPC_REQUEST_TIMEOUT=f"{SOON / 2:g}s")
+    (launched.folder / "job.yaml").rename(launched.folder / "elsewhere.yaml")
+
+    def recovered() -> str:
+        command(launched, "recover")
+        return command(launched, "ls", "--log-only").stdout
+
+    (line,) = until(recovered, lambda text: "aborted" in text).splitlines()[1:2]
+    assert not launched.staged(line.split()[0])
+    assert (launched.live, launched.jobs()) == (before, jobs)
+    assert launched.rows() == [("totals", 1)]
+
+
+@pytest.mark.ci
+def test_a_file_that_names_another_repository_leaves_nothing_in_the_first(launched):
+    """Where a launch has staged its image stands on record, not in the file."""
+    kill(launched, "launch.after_create")
+    launched.item["build"]["image"] += "-moved"
+    done = command(launched, "launch", launched.write())
+    assert done.returncode == 0, done.stderr
+    assert not launched.staged(f"{_application(done)}.1.1")
+    assert list(launched.jobs().values()) == [True]
 
 
 @pytest.mark.parametrize("point", DECIDED)

@@ -28,13 +28,14 @@ class Kubelet:
     """Runs what one namespace has, until it is closed.
 
     `started` has the name and the image of each object that was run, in order. While
-    `lingering` is set, pods that were stopped stay.
+    `lingering` is set, pods that were stopped stay; while `late`, nothing is looked at.
     """
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.lingering = threading.Event()
+        self.late = threading.Event()
         self.tasks: dict[str, list[str]] = {}  # commands of Tasks, by name
         self._started: list[tuple[str, str]] = []
         self._running: dict[Key, subprocess.Popen[str]] = {}
@@ -85,11 +86,15 @@ class Kubelet:
             self._rounds += 1
 
     def _look(self) -> None:
+        if self.late.is_set():
+            return
         wanted: dict[Key, Object] = {}
         for kind in ("Job", "Deployment", "TaskRun"):
             for item in self.cluster.list(kind, self.namespace, {}):
                 if _is_to_run({**item, "kind": kind}):
                     wanted[kind, item["metadata"]["name"]] = item
+                if kind != "TaskRun":
+                    self._tell_seen(kind, item)
         for key in self._running.keys() - wanted.keys():
             self._kill(key)
         for key, item in wanted.items():
@@ -142,6 +147,21 @@ class Kubelet:
             text=True,
             start_new_session=True,
         )
+
+    def _tell_seen(self, kind: str, item: Object) -> None:
+        """Write into its status what of its spec has been seen."""
+        told, meta = item.get("status") or {}, item["metadata"]
+        if kind == "Deployment":
+            replicas = item["spec"].get("replicas", 1)
+            seen = {"observedGeneration": meta["generation"], "replicas": replicas}
+        elif _has_ended(item):
+            return
+        else:
+            stopped = bool(item["spec"].get("suspend"))
+            seen = _conditions(("Suspended", str(stopped), ""))
+            seen |= {} if stopped else {"startTime": NOW}
+        if any(told.get(name) != value for name, value in seen.items()):
+            self._say((kind, meta["name"]), {"startTime": None, **seen})
 
     def _told(self, container: Object) -> dict[str, str]:
         """Return its environment: from ConfigMaps, from Secrets, and as it stands."""
@@ -200,10 +220,12 @@ def _is_to_run(item: Object) -> bool:
         return False
     if item["kind"] == "Deployment":
         return bool(item["spec"].get("replicas", 1))
+    return not _has_ended(item) and not item["spec"].get("suspend")
+
+
+def _has_ended(item: Object) -> bool:
     ended = (item.get("status") or {}).get("conditions") or ()
-    if any(c["type"] in {"Complete", "Failed", "Succeeded"} for c in ended):
-        return False
-    return not item["spec"].get("suspend")
+    return any(c["type"] in {"Complete", "Failed", "Succeeded"} for c in ended)
 
 
 def _conditions(*states: tuple[str, str, str]) -> Object:

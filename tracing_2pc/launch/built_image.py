@@ -22,7 +22,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import BlobGoneError, Manifest, Repository
-from tracing_2pc.launch.waiting import TRANSACTION, create, wait_for
+from tracing_2pc.launch.waiting import TRANSACTION, Place, PlaceOf, create, wait_for
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.propagation import environment_of
 from tracing_2pc.tracing.spans import current_carrier
@@ -63,6 +63,7 @@ class BuiltImage:
         stopping: set when nobody waits for a vote any more.
         cluster: where a TaskRun is made.
         namespace: of the TaskRun.
+        place_of: where an abort looks; by default, where this one builds.
     """
 
     name = NAME
@@ -73,11 +74,13 @@ class BuiltImage:
         stopping: threading.Event | None = None,
         cluster: Cluster | None = None,
         namespace: str = "default",
+        place_of: PlaceOf | None = None,
     ) -> None:
         self.build = build
         self.stopping = stopping or threading.Event()
         self.cluster = cluster
         self.namespace = namespace
+        self.place_of = place_of or self._own_place
         self.pushed: str | None = None
 
     def begin(self, context: BranchContext) -> dict[str, Any]:
@@ -144,19 +147,19 @@ class BuiltImage:
         """Delete what it staged and built, unless it was committed.
 
         Raises:
-            TwoPhaseError: not now; in a recovery, only a launch of its file knows what
-                there is.
+            TwoPhaseError: not now.
         """
         if keep:
             return
-        if self.build is None:
-            raise TwoPhaseError(
-                "what it staged is deleted by the next `tracing-2pc launch` of its file"
-            )
-        if self.build.task_run is not None and self.cluster is not None:
-            name = task_name(transaction_id)
-            self.cluster.delete("TaskRun", self.namespace, name)
-        _unstage(Repository(self.build.repository), transaction_id)
+        place = self.place_of(transaction_id)
+        if place.by_task:
+            cluster = self.cluster or Cluster.load()
+            cluster.delete("TaskRun", place.namespace, task_name(transaction_id))
+        _unstage(Repository(place.repository), transaction_id)
+
+    def _own_place(self, _transaction: str) -> Place:
+        build = self._build()
+        return Place(self.namespace, build.repository, build.task_run is not None)
 
     def _build(self) -> Build:
         if self.build is None:

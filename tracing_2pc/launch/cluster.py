@@ -44,6 +44,10 @@ class ClusterError(TwoPhaseError):
     """The API server did not do what it was asked: not now, perhaps later."""
 
 
+class NoClusterError(ConfigurationError):
+    """Nothing here says which cluster is meant."""
+
+
 class UnreachableError(ClusterError):
     """No answer, or none that says anything: it may or may not have been done."""
 
@@ -74,7 +78,8 @@ class Cluster:
         `KUBECONFIG`, or `~/.kube/config`.
 
         Raises:
-            ConfigurationError: neither is there, or the context signs in by a program.
+            NoClusterError: neither is there.
+            ConfigurationError: its context signs in by a program, or cannot be read.
         """
         host = os.environ.get("KUBERNETES_SERVICE_HOST")
         if host and "KUBECONFIG" not in os.environ:
@@ -89,7 +94,7 @@ class Cluster:
             item = yaml.safe_load(kept.read_text(encoding="utf-8"))
             return _of_context(item, kept.parent)
         except OSError as error:
-            raise ConfigurationError(
+            raise NoClusterError(
                 f"no Kubernetes cluster: {kept}: {error.strerror}; set KUBECONFIG, or "
                 "run in a pod with a service account"
             ) from None

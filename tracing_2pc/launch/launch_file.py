@@ -19,9 +19,11 @@ from tracing_2pc.core.settings import check_name, check_url, seconds
 from tracing_2pc.launch.built_image import Build
 from tracing_2pc.launch.registry import check_repository, check_tag
 from tracing_2pc.launch.suspended_job import BUILT, KINDS, Plan
+from tracing_2pc.launch.waiting import Place
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _KEYS: Final = {"job", "build", "check", "participants", "record", "timeout"}
+_QUEUES: Final = "kueue.x-k8s.io/"
 _CUT: Final = 31
 _LOGGED: Final = 16
 """Characters of a digest that stand in a record, as the beginning of its run."""
@@ -122,8 +124,15 @@ class LaunchFile:
         return record.run.startswith(f"{self.digest[:_LOGGED]}-")
 
     def run(self) -> str:
-        """Return the name of a new try, in the log; `is_of` knows it again."""
-        return f"{self.digest[:_LOGGED]}-{uuid.uuid4().hex}"
+        """Return the name of a new try, in the log; `is_of` knows it again.
+
+        It ends with the place where the try makes what it makes.
+        """
+        place = Place(self.plan.namespace)
+        if (build := self.build) is not None:
+            by_task = build.task_run is not None
+            place = Place(self.plan.namespace, build.repository, by_task)
+        return f"{self.digest[:_LOGGED]}-{uuid.uuid4().hex} {place}"
 
 
 def application_of(namespace: str, name: str, uid: str = "") -> str:
@@ -146,6 +155,11 @@ def _job(item: Any) -> dict[str, Any]:
     for field in ("name", "namespace"):
         if not isinstance(meta.get(field), str) or not _NAME.fullmatch(meta[field]):
             raise ValueError(f"job.metadata.{field}: small letters, digits and dashes")
+    if any(str(label).startswith(_QUEUES) for label in meta.get("labels") or ()):
+        raise ValueError(
+            f"job.metadata.labels: {_QUEUES}… has Kueue start it by itself, before the "
+            "decision: leave it out"
+        )
     spec = _object(manifest.get("spec"), "job.spec")
     template = _object(spec.get("template"), "job.spec.template")
     pod = _object(template.get("spec"), "job.spec.template.spec")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tracing_2pc.core.errors import AbortedError, ConfigurationError, TwoPhaseError
-from tracing_2pc.core.log_reader import OperatorLog, TransactionFilter
+from tracing_2pc.core.log_reader import LogReader, OperatorLog, TransactionFilter
 from tracing_2pc.core.model import (
     BranchContext,
     BranchId,
@@ -21,9 +22,10 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch import built_image, suspended_job
 from tracing_2pc.launch.built_image import BuiltImage, staging_tag, task_name
-from tracing_2pc.launch.cluster import Cluster
+from tracing_2pc.launch.cluster import Cluster, ClusterError, NoClusterError
 from tracing_2pc.launch.launch_file import LaunchFile
 from tracing_2pc.launch.suspended_job import SuspendedJob
+from tracing_2pc.launch.waiting import Place, PlaceOf
 from tracing_2pc.sinks.base import Sink, SinkParticipant
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
@@ -76,6 +78,9 @@ def launch(
         if newest.state in {TransactionState.COMMITTING, TransactionState.ABORTING}:
             newest = _finish(file, log, settings, cluster)
         if newest.state is TransactionState.COMMITTED:
+            # Who cannot be asked says nothing against what is on record.
+            with contextlib.suppress(ClusterError, NoClusterError):
+                _check_known(file, cluster or Cluster.load(), newest)
             return Launched(newest.id, replay=True)
         is_back = newest.state in {TransactionState.ABORTED, TransactionState.ABORTING}
         if is_back and not again:
@@ -87,7 +92,7 @@ def launch(
     stopping = stopping or threading.Event()
     cluster = cluster or Cluster.load()
     _check_known(file, cluster, newest)
-    job = _job(file, settings, stopping, cluster, newest)
+    job = _job(file, log, settings, stopping, cluster, newest)
     job.check()
     coordinator = job.coordinator(log, OpenTelemetryTracing(), stopping.is_set)
     row = pa.RecordBatch.from_pylist([dict(file.record) or {"job": file.name}])
@@ -118,13 +123,23 @@ def launch(
 def _check_known(
     file: LaunchFile, cluster: Cluster, newest: TransactionRecord | None
 ) -> None:
-    """Refuse a log that does not have what this cluster has seen.
+    """Refuse a log that does not have what this cluster has seen, or the reverse.
 
     Another log counts from the beginning again: its launches would have names that are
-    taken, and a rollback would delete what runs.
+    taken, and a rollback would delete what runs. In another cluster the one before
+    would run on, where it is.
     """
     sink, namespace = SuspendedJob(cluster), file.plan.namespace
     known = sink.known(namespace, file.application)
+    ended = {TransactionState.COMMITTED, TransactionState.ABORTED}
+    has_ended = newest is not None and newest.state in ended
+    if newest is not None and has_ended and (known is None or known < newest.id):
+        raise ConfigurationError(
+            f"{newest.id} was launched in another cluster than {cluster.url}, or its "
+            f"ConfigMap in {namespace} was deleted: launch there, or by a log of this "
+            "cluster's own",
+            transaction_id=str(newest.id),
+        )
     if known is not None and (newest is None or newest.id < known):
         raise ConfigurationError(
             f"{known} was launched in {namespace} of {cluster.url}, and this decision "
@@ -157,15 +172,27 @@ def dry_run(file: LaunchFile, log: OperatorLog) -> list[str]:
     return lines
 
 
-def recovering_sinks() -> Mapping[str, Participant]:
+def recovering_sinks(log: LogReader) -> Mapping[str, Participant]:
     """Return what finishes a decided launch from its record, by name.
 
     Nothing is opened before it is asked.
     """
+    place_of = _place_of(log)
+    image, job = BuiltImage(place_of=place_of), SuspendedJob(place_of=place_of)
     return {
-        built_image.NAME: SinkParticipant(built_image.NAME, BuiltImage()),
-        suspended_job.NAME: SinkParticipant(suspended_job.NAME, SuspendedJob()),
+        built_image.NAME: SinkParticipant(built_image.NAME, image),
+        suspended_job.NAME: SinkParticipant(suspended_job.NAME, job),
     }
+
+
+def _place_of(log: LogReader) -> PlaceOf:
+    def read(transaction: str) -> Place:
+        record = log.read(TransactionId.parse(transaction))
+        if record is None:
+            raise TwoPhaseError(f"{transaction} is not on record")
+        return Place.of(record.run.partition(" ")[2])
+
+    return read
 
 
 def withdraw(
@@ -178,7 +205,7 @@ def withdraw(
     """
     newest = newest_launch(file, log)
     once = dataclasses.replace(settings, on_pending="fail", inline_tries=1)
-    job = _job(file, once, threading.Event(), cluster, newest)
+    job = _job(file, log, once, threading.Event(), cluster, newest)
     coordinator = job.coordinator(log, OpenTelemetryTracing(), lambda: False)
     for record in log.unfinished(file.application):
         if record.state is TransactionState.ACTIVE:
@@ -203,7 +230,7 @@ def _finish(
     file: LaunchFile, log: OperatorLog, settings: Settings, cluster: Cluster | None
 ) -> TransactionRecord:
     """Deliver what is decided, and return the newest launch as it stands then."""
-    job = _job(file, settings, threading.Event(), cluster, None)
+    job = _job(file, log, settings, threading.Event(), cluster, None)
     job.coordinator(log, OpenTelemetryTracing(), lambda: False).recover()
     newest = newest_launch(file, log)
     assert newest is not None  # noqa: S101 - it was there before
@@ -212,26 +239,33 @@ def _finish(
 
 def _job(
     file: LaunchFile,
+    log: LogReader,
     settings: Settings,
     stopping: threading.Event,
     cluster: Cluster | None,
     newest: TransactionRecord | None,
 ) -> Job:
-    sinks = _sinks(file, settings, stopping, cluster or Cluster.load())
+    place_of = _place_of(log)
+    sinks = _sinks(file, settings, stopping, cluster or Cluster.load(), place_of)
     timed = dataclasses.replace(settings, transaction_timeout=file.timeout)
     replaces = () if newest is None else newest.participants
     return Job.of(sinks, file.application, timed, replaces)
 
 
 def _sinks(
-    file: LaunchFile, settings: Settings, stopping: threading.Event, cluster: Cluster
+    file: LaunchFile,
+    settings: Settings,
+    stopping: threading.Event,
+    cluster: Cluster,
+    place_of: PlaceOf,
 ) -> list[Sink]:
     sinks: list[Any] = []
     image = None
     if file.build is not None:
-        image = BuiltImage(file.build, stopping, cluster, file.plan.namespace)
+        namespace = file.plan.namespace
+        image = BuiltImage(file.build, stopping, cluster, namespace, place_of)
         sinks.append(image)
-    sinks.append(SuspendedJob(cluster, file.plan, image, stopping))
+    sinks.append(SuspendedJob(cluster, file.plan, image, stopping, place_of))
     if file.participants:
         services = ParticipantSink(
             file.participants, token=settings.token, timeout=settings.request_timeout

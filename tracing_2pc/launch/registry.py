@@ -151,9 +151,15 @@ class Repository:
             raise BlobGoneError(
                 f"{self.name} has no longer what {manifest.digest} is made of"
             )
-        self._expect(answer, 201, f"PUT of {reference}")
+        cure = ""
+        if 400 <= answer.status < 500 and self._has_other(reference, manifest):
+            cure = f": if its tags are immutable, exempt {reference}"
+        self._expect(answer, 201, f"PUT of {reference}", cure)
         if answer.headers.get("Docker-Content-Digest") not in {None, manifest.digest}:
             raise RegistryError(f"{self.name}:{reference} was stored with other bytes")
+
+    def _has_other(self, reference: str, manifest: Manifest) -> bool:
+        return self.get(reference) not in {None, manifest}
 
     def delete(self, digest: str) -> None:
         """Delete a manifest, with every tag of it; gone already is well, too.

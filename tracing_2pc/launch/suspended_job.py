@@ -19,7 +19,14 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.launch.built_image import BuiltImage
 from tracing_2pc.launch.cluster import ChangedError, Cluster, ClusterError, Object
-from tracing_2pc.launch.waiting import TRANSACTION, create, is_same, wait_for
+from tracing_2pc.launch.waiting import (
+    TRANSACTION,
+    Place,
+    PlaceOf,
+    create,
+    is_same,
+    wait_for,
+)
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.propagation import environment_of
 from tracing_2pc.tracing.spans import current_carrier
@@ -127,6 +134,7 @@ class SuspendedJob:
         plan: what is created. None in a recovery, which has the handle.
         image: whose digest the job is pinned to.
         stopping: set when nobody waits for a vote any more.
+        place_of: where an abort looks; by default, where the plan is.
     """
 
     name = NAME
@@ -137,11 +145,13 @@ class SuspendedJob:
         plan: Plan | None = None,
         image: BuiltImage | None = None,
         stopping: threading.Event | None = None,
+        place_of: PlaceOf | None = None,
     ) -> None:
         self._given = cluster
         self.plan = plan
         self.image = image
         self.stopping = stopping or threading.Event()
+        self.place_of = place_of or (lambda _: Place(self._plan().namespace))
 
     @property
     def cluster(self) -> Cluster:
@@ -175,7 +185,7 @@ class SuspendedJob:
         create(self.cluster, item, self.stopping)
         failpoint("launch.after_create")
         # What an abort did not see in its list, it told here before it looked.
-        over = self._noted(plan.namespace, transaction, "over")
+        over = _noted(self._read_journal(plan.namespace, transaction), "over")
         if over is not None and over >= transaction:
             self._delete(item)
             raise TwoPhaseError(
@@ -189,14 +199,21 @@ class SuspendedJob:
             TwoPhaseError: not now.
         """
         kept: Object = handle["object"]
+        namespace = kept["metadata"]["namespace"]
         transaction = TransactionId.parse(handle["transaction"])
         for _ in range(_TRIES):
             item = self.cluster.get(*_place(kept))
             if item is None or not _is_started(item, transaction):
                 # Read after the object: it is noted before the finalizer goes.
-                namespace = kept["metadata"]["namespace"]
-                self._check_journal(namespace, transaction, handle["journal"])
-                started = self._noted(namespace, transaction, "started")
+                journal = self._read_journal(namespace, transaction)
+                if journal is None or journal["metadata"]["uid"] != handle["journal"]:
+                    raise ClusterError(
+                        f"{transaction} was prepared in another cluster than "
+                        f"{self.cluster.url}, or its ConfigMap "
+                        f"{_journal_name(transaction.application)} was deleted: "
+                        "nothing is started here"
+                    )
+                started = _noted(journal, "started")
                 if started is not None and started >= transaction:
                     return
                 if item is None or "deletionTimestamp" in item["metadata"]:
@@ -210,7 +227,7 @@ class SuspendedJob:
                 except ChangedError:
                     continue
             failpoint("launch.after_start")
-            self._note(kept, transaction, "started")
+            self._note(namespace, transaction, "started")
             self._let_go(kept)
             self._delete_before(kept, transaction)
             return
@@ -225,21 +242,16 @@ class SuspendedJob:
         """Delete all that it created but for these, and let nothing new be prepared.
 
         Raises:
-            TwoPhaseError: not now; in a recovery, only a launch of its file knows what
-                there is.
+            TwoPhaseError: not now.
         """
         if keep:
             return  # a launch has one branch
-        if self.plan is None:
-            raise TwoPhaseError(
-                "what it created is deleted by the next `tracing-2pc launch` of its "
-                "file"
-            )
         transaction = TransactionId.parse(transaction_id)
-        self._note(self.plan.manifest, transaction, "over")
+        namespace = self.place_of(transaction_id).namespace
+        self._note(namespace, transaction, "over")
         labels = {TRANSACTION: transaction_id}
         for kind in KINDS:
-            for item in self.cluster.list(kind, self.plan.namespace, labels):
+            for item in self.cluster.list(kind, namespace, labels):
                 self._delete({**item, "kind": kind})
 
     def remove(self, namespace: str, application: str) -> None:
@@ -331,13 +343,25 @@ class SuspendedJob:
         of_pods: Mapping[str, str],
         but: str | None = None,
     ) -> None:
-        """Stop objects; raise while there are such pods of other transactions."""
+        """Stop objects; raise while there are such pods of other transactions.
+
+        A controller may be late. What it has not seen started is not stopped, and it
+        must have seen the stop: else it makes pods after we have looked for them.
+        """
+        late = []
         for item in items:
+            status = item.get("status") or {}
             stopped = {"suspend": True} if item["kind"] == "Job" else {"replicas": 0}
             key, value = next(iter(stopped.items()))
+            if _has_ended(status) or "deletionTimestamp" in item["metadata"]:
+                continue
             if item["spec"].get(key) != value:
-                self.cluster.patch(*_place(item), {"spec": stopped})
-        left = [
+                late.append(item["metadata"]["name"])
+                if item["kind"] == "Deployment" or status.get("startTime"):
+                    self.cluster.patch(*_place(item), {"spec": stopped})
+            elif not _is_stopped(item):
+                late.append(item["metadata"]["name"])
+        left = late or [
             pod["metadata"]["name"]
             for pod in self.cluster.list("Pod", namespace, of_pods)
             if pod["metadata"]["labels"].get(TRANSACTION) != but
@@ -385,34 +409,18 @@ class SuspendedJob:
             raise ClusterError(f"ConfigMap {name} was deleted")
         return str(found["metadata"]["uid"])
 
-    def _check_journal(
-        self, namespace: str, transaction: TransactionId, uid: str
-    ) -> None:
-        """Refuse to start in another cluster what was prepared in this journal's."""
+    def _read_journal(
+        self, namespace: str, transaction: TransactionId
+    ) -> Object | None:
         name = _journal_name(transaction.application)
-        found = self.cluster.get("ConfigMap", namespace, name)
-        if found is None or found["metadata"]["uid"] != uid:
-            raise ClusterError(
-                f"{transaction} was prepared in another cluster than {self.cluster.url}"
-                f", or ConfigMap {name} was deleted: nothing is started here"
-            )
+        return self.cluster.get("ConfigMap", namespace, name)
 
-    def _noted(
-        self, namespace: str, transaction: TransactionId, what: str
-    ) -> TransactionId | None:
-        """Return which transaction of its application the journal says this of."""
-        name = _journal_name(transaction.application)
-        found = self.cluster.get("ConfigMap", namespace, name)
-        text = ((found or {}).get("data") or {}).get(what)
-        return None if text is None else TransactionId.parse(text)
-
-    def _note(self, item: Object, transaction: TransactionId, what: str) -> None:
+    def _note(self, namespace: str, transaction: TransactionId, what: str) -> None:
         """Write it into the journal; it never goes back."""
-        namespace = item["metadata"]["namespace"]
         name = _journal_name(transaction.application)
         data = {what: str(transaction)}
         for _ in range(_TRIES):
-            found = self.cluster.get("ConfigMap", namespace, name)
+            found = self._read_journal(namespace, transaction)
             if found is None:
                 made = {
                     "apiVersion": "v1",
@@ -423,8 +431,8 @@ class SuspendedJob:
                 if self.cluster.create(made):
                     return
                 continue
-            last = (found.get("data") or {}).get(what)
-            if last is not None and TransactionId.parse(last) >= transaction:
+            last = _noted(found, what)
+            if last is not None and last >= transaction:
                 return
             version = {"resourceVersion": found["metadata"]["resourceVersion"]}
             change = {"metadata": version, "data": data}
@@ -443,6 +451,29 @@ def _place(item: Object) -> tuple[str, str, str]:
 
 def _journal_name(application: str) -> str:
     return f"tpc-{application.replace('_', '-').lower()}"
+
+
+def _has_ended(status: Object) -> bool:
+    found = status.get("conditions") or ()
+    return any(
+        c["type"] in {"Complete", "Failed"} and c["status"] == "True" for c in found
+    )
+
+
+def _is_stopped(item: Object) -> bool:
+    """Say whether its controller has seen that it is to be stopped."""
+    status = item.get("status") or {}
+    if item["kind"] == "Deployment":
+        seen = status.get("observedGeneration", 0) >= item["metadata"]["generation"]
+        return bool(seen and not status.get("replicas"))
+    found = status.get("conditions") or ()
+    return any(c["type"] == "Suspended" and c["status"] == "True" for c in found)
+
+
+def _noted(journal: Object | None, what: str) -> TransactionId | None:
+    """Return which transaction of its application a journal says this of."""
+    text = ((journal or {}).get("data") or {}).get(what)
+    return None if text is None else TransactionId.parse(text)
 
 
 def _is_started(item: Object, transaction: TransactionId) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -11,6 +12,32 @@ from tracing_2pc.launch.cluster import Cluster, Object, UnreachableError
 
 TRANSACTION: Final = "tracing-2pc/transaction"
 """The label by which an object says whose it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a launch makes what an abort has to find: its record says it.
+
+    `repository` is empty where nothing is built; `by_task`: by a TaskRun.
+    """
+
+    namespace: str
+    repository: str = ""
+    by_task: bool = False
+
+    def __str__(self) -> str:
+        """Write it as `of` reads it."""
+        return f"{self.namespace} {'task' if self.by_task else '-'} {self.repository}"
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """Read what `str` has written."""
+        namespace, how, repository = text.split(" ")
+        return cls(namespace, repository, how == "task")
+
+
+PlaceOf = Callable[[str], Place]
+"""Says of a transaction where it was launched, whatever a file says now."""
 
 _FIRST: Final = 0.1
 _LONGEST: Final = 2.0

@@ -75,7 +75,7 @@ def participant_named(
 
 def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:
     """Return what recovers by these settings, from the system's clock."""
-    participants = {**recovering_sinks(), **_traced_participants(settings)}
+    participants = {**recovering_sinks(log), **_traced_participants(settings)}
     retry, tracing = RetryPolicy(SystemClock()), OpenTelemetryTracing()
     delivery = Delivery(log, participants, tracing=tracing, retry=retry)
     return Recovery(log, delivery, tracing)
