@@ -103,6 +103,25 @@ def test_nothing_is_sent_whose_end_is_lost(cluster):
     kafka.take_over("journal")
 
 
+def test_batches_are_as_large_as_its_topic_takes(cluster, monkeypatch):
+    """Although nothing was prepared in this process yet."""
+
+    def most_bytes(self: broker.Broker, topic: str) -> int:
+        self._limits[topic] = 20_000, 0.0
+        return 20_000
+
+    def make(settings: dict[str, Any], **_: Any) -> Client:
+        made.append(settings)
+        return Client(cluster)
+
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(broker.Broker, "most_bytes", most_bytes)
+    cluster.least_bytes = broker.Broker("broker:9092", {}, AT_ONCE).least_bytes
+    monkeypatch.setattr(relay, "Producer", make)
+    KafkaRelay("broker:9092", topic="totals").take_over("journal")
+    assert made[0]["batch.size"] == 20_000
+
+
 def test_a_position_is_not_read_where_readers_are_held_back(monkeypatch):
     """What is behind it may be the last one, and is not known to be in."""
     ends = {"READ_UNCOMMITTED": 2, "READ_COMMITTED": 1}

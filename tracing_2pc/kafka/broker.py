@@ -144,11 +144,11 @@ class Broker:
         """Those that were asked for here."""
         return list(self._limits)
 
-    def least_bytes(self) -> int:
-        """Return the least limit of a topic that is known here, asked for anew."""
-        for topic in self.known_topics:
-            most, _ = self._limits[topic]
-            self._limits[topic] = (most, -_KNOWN_FOR)
+    def least_bytes(self, topics: Iterable[str]) -> int:
+        """Return the least limit of these and of all known topics, asked for anew."""
+        for topic in {*topics, *self._limits}:
+            if known := self._limits.get(topic):
+                self._limits[topic] = (known[0], -_KNOWN_FOR)
             try:
                 self.most_bytes(topic)
             except RefusalError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import time
@@ -71,8 +72,9 @@ _SECRETS: Final = frozenset(
 _OWN_BYTES: Final = 4_096
 """What the relay's own headers and a batch's frame take of a record, at most."""
 
-_BATCH: Final = 1_000_000
-"""Bytes of a batch at most; less where a topic takes less."""
+_BATCH: Final = 250_000
+"""Bytes of a batch at most; less where a topic takes less. Twice as many spare nothing.
+"""
 
 _LOOK: Final = 0.005
 """Seconds between two looks whether a transaction has ended: most often it has."""
@@ -234,7 +236,7 @@ class KafkaRelay:
                 "transaction.timeout.ms": int(self._transaction_timeout * 1000),
                 "partitioner": "murmur2_random",  # as Java's clients
                 "message.max.bytes": 1_000_000_000,  # `check` knows what a topic takes
-                "batch.size": min(_BATCH, broker.least_bytes()),
+                "batch.size": min(_BATCH, broker.least_bytes(self._topics(broker))),
             },
             logger=logger,
         )
@@ -273,16 +275,16 @@ class KafkaRelay:
 
     def _publish(self, producer: Producer, publication: Publication) -> None:
         producer.begin_transaction()
-        for number, message in enumerate(publication.messages):
-            self._produce(producer, publication.keep, message)
-            if number % _PAGE == 0:
-                publication.keep()
-                producer.poll(0)
-                self._raise_refused()
+        messages = iter(publication.messages)
+        while page := list(itertools.islice(messages, _PAGE)):
+            self._produce(producer, publication.keep, page)
+            publication.keep()
+            producer.poll(0)
+            self._raise_refused()
         failpoint("relay.before_position")
         text = json.dumps(publication.position)
         position = Message(self._position_topic, "position", text)
-        self._produce(producer, publication.keep, position)
+        self._produce(producer, publication.keep, [position])
         self._flush(producer, publication.keep)
         failpoint("relay.before_commit")
         producer.commit_transaction(self._timeout)
@@ -314,23 +316,21 @@ class KafkaRelay:
         raise UnstableError(f"the end of a transaction is not written in {named}")
 
     def _produce(
-        self, producer: Producer, keep: Callable[[], None], message: Message
+        self, producer: Producer, keep: Callable[[], None], messages: Iterable[Message]
     ) -> None:
-        while True:
-            try:
-                producer.produce(
-                    message.topic,
-                    message.value,
-                    message.key,
-                    headers=list(message.headers),
-                    on_delivery=self._delivered,
-                )
-            except BufferError:  # until some of it is at the broker
-                keep()
-                producer.poll(1)
-                self._raise_refused()
-            else:
-                return
+        produce, delivered = producer.produce, self._delivered
+        for topic, key, value, headers in messages:
+            while True:
+                try:
+                    produce(
+                        topic, value, key, on_delivery=delivered, headers=[*headers]
+                    )
+                except BufferError:  # until some of it is at the broker
+                    keep()
+                    producer.poll(1)
+                    self._raise_refused()
+                else:
+                    break
 
     def _flush(self, producer: Producer, keep: Callable[[], None]) -> None:
         while producer.flush(1):
@@ -431,10 +431,13 @@ class KafkaRelay:
         Raises:
             KafkaException: the broker does not answer.
         """
-        broker = self._connected()
-        fixed = isinstance(self._topic, str)
-        topics = [str(self._topic)] if fixed else broker.known_topics
-        return broker.unfit(topics, f"tpc-{journal}", self._transaction_timeout)
+        broker, name = self._connected(), f"tpc-{journal}"
+        return broker.unfit(self._topics(broker), name, self._transaction_timeout)
+
+    def _topics(self, broker: Broker) -> list[str]:
+        """Return the topic of all records; or those that are known here."""
+        topic = self._topic
+        return [topic] if isinstance(topic, str) else broker.known_topics
 
     def ends(self) -> str:
         """Say which transactions the last records of its topic are of."""

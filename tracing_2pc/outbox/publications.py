@@ -194,7 +194,9 @@ class Publications(Queue):
                 if first != read:  # one before it is not there
                     break
                 for topic, key, value, headers in read_block(block):
-                    named = *map(tuple, headers), ("tpc-key", f"{prefix}{read}"), *own
+                    named = ("tpc-key", f"{prefix}{read}"), *own
+                    if headers:
+                        named = *map(tuple, headers), *named
                     yield Message(topic, key, value, named)
                     read += 1
             if read != branch.rows:
