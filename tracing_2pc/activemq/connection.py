@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import stomp
 
+from tracing_2pc.core.addresses import split_address
 from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.core.settings import is_reference, read_secret
 
@@ -87,11 +88,14 @@ class Brokers:
 
     def _places(self) -> Iterator[tuple[str, int]]:
         for address in self.addresses.split(","):
-            host, colon, port = address.strip().rpartition(":")
-            if not (host and colon and port.isdecimal()):
-                detail = f"{address.strip()[:70]!r} is no address: give host:port"
+            try:
+                parts = split_address(f"//{address.strip()}")
+            except ValueError as error:
+                raise ConfigurationError(f"addresses: {error}") from None
+            if not parts.hostname or not parts.port or parts.path:
+                detail = "addresses: expected host:port, or several with commas"
                 raise ConfigurationError(detail)
-            yield host.strip("[]"), int(port)
+            yield parts.hostname, parts.port
 
     def connect(self) -> Connection:
         """Connect to the first that answers.

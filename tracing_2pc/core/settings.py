@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from tracing_2pc.core.addresses import split_address
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.links import check_link
 from tracing_2pc.core.remote_participant import has_transport, no_transport
@@ -44,8 +44,10 @@ def seconds(value: str | float) -> float:
 def check_name(name: str, of: str = "participant") -> str:
     """Return a name as it may stand in a label or a line, or raise `ValueError`."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", name):
+        # A URL without a name may hold a password.
+        shown = "" if ":" in name else f" {name[:60]!r}"
         raise ValueError(
-            f"{of} name {name[:60]!r}: use 1 to 40 letters, digits, dashes "
+            f"{of} name{shown}: use 1 to 40 letters, digits, dashes "
             "and underscores, starting with a letter"
         )
     return name
@@ -56,12 +58,9 @@ def check_url(url: str) -> str:
 
     A password in a URL would be pickled into Spark's files and pages: refused.
     """
-    parts = urlsplit(url)
-    if parts.username or parts.password:
-        raise ValueError("a URL must not hold a password: use a token reference")
+    parts = split_address(url)
     if not parts.scheme or not parts.hostname:
         raise ValueError("expected http://host:port or https://host:port")
-    _ = parts.port  # raises, if it is none
     if not has_transport(parts.scheme):
         raise ValueError(no_transport(url))
     if parts.query or parts.fragment:

@@ -13,15 +13,17 @@ from tracing_2pc.core.errors import ConfigurationError
 
 def parse_address(text: str) -> tuple[str, int]:
     """Read `host:port`, or raise `ConfigurationError`."""
-    parts = urlsplit(f"//{text}")
     try:
+        parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
         ipaddress.ip_address(host or "")
     except ValueError:
         host, port = None, None
-    if host is None or port is None or parts.path or parts.username:
+    in_form = text.isprintable() and "@" not in text
+    if host is None or port is None or parts.path or not in_form:
+        shown = text if in_form else "…"
         raise ConfigurationError(
-            f"--listen {text}: expected address:port, as in 127.0.0.1:9095"
+            f"--listen {shown}: expected address:port, as in 127.0.0.1:9095"
         )
     return host, port
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from nats import errors
 from nats.aio.client import Client
 
+from tracing_2pc.core.addresses import split_address
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import check_name, read_secret
 
@@ -49,15 +50,13 @@ class Place:
     url: str
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
         try:
+            parts = split_address(self.url)
             if parts.scheme not in {"nats", "nats+tls"} or not parts.hostname:
                 raise ValueError("no NATS server")
-            if parts.username or parts.password:
-                raise ValueError(f"a URL must not hold a password: use {CREDENTIALS}")
             check_name(parts.path[1:])
         except ValueError as error:
-            text = f"{self.url}: expected nats://host:{PORT}/participant: {error}"
+            text = f"expected nats://host:{PORT}/participant: {error}"
             raise ConfigurationError(text) from None
 
     @property

@@ -265,8 +265,9 @@ def _path_of(folder: str, sink: str, how: str) -> Path:
     if _URL.match(folder):
         url = urllib.parse.urlsplit(folder)
         if url.scheme.lower() != "file" or url.netloc not in ("", "localhost"):
+            shown = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
             raise ConfigurationError(
-                f"{sink}({folder!r}): it {how}, which {url.scheme}:/ "
+                f"{sink}({shown!r}): it {how}, which {url.scheme}:/ "
                 "does not have. Give a folder of a file system that driver and "
                 "executors mount (/mnt/… or file:///…); for an object store, write to "
                 "a participant of its own, such as a table with TaggedRows"

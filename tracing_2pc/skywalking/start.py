@@ -79,11 +79,16 @@ def start(
 
 
 def _checked(endpoint: str) -> str:
-    url = urlsplit(endpoint)
     what = f"endpoint of SkyWalking ({ENDPOINT})"
+    try:
+        url = urlsplit(endpoint)
+        _ = url.port  # raises, if it is none
+    except ValueError:
+        raise ValueError(f"{what}: its host or its port is none") from None
     if url.username or url.password:
         raise ValueError(f"{what}: a URL must not hold a password")
-    is_http = url.scheme in {"http", "https"} and url.hostname
+    is_text = endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
+    is_http = is_text and url.scheme in {"http", "https"} and url.hostname
     if not is_http or url.query or url.fragment:
         raise ValueError(f"{what}: expected http://host:port or https://host:port")
     return endpoint.rstrip("/")

@@ -31,10 +31,14 @@ def database_url(reference: str, setting: str) -> sa.URL:
         ConfigurationError: not a URL of SQLite or PostgreSQL, or one with a password.
     """
     by_name = reference.startswith("env:")
+    text = read_secret(reference, setting) if by_name else reference
     try:
-        url = sa.make_url(read_secret(reference, setting) if by_name else reference)
-    except sa.exc.ArgumentError:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
         raise ConfigurationError(f"{setting}: {_EXPECTED}") from None
+    has_port = url.port is None or 0 < url.port < 1 << 16
+    if not text.isprintable() or not has_port:
+        raise ConfigurationError(f"{setting}: {_EXPECTED}")
     if (driver := _DRIVERS.get(url.drivername)) is None:
         raise ConfigurationError(f"{setting} ({url.drivername}): {_EXPECTED}")
     if not by_name and secrets_in(url):
