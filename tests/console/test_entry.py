@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from flask import url_for
 from support.console import (
     BOUND,
     JOB,
@@ -24,7 +25,7 @@ from support.texts import texts
 from support.waiting import until
 
 from tracing_2pc.console.sessions import LIFE, Sessions, Throttle
-from tracing_2pc.core.access import Caller, Role
+from tracing_2pc.core.access import Caller, Role, TokenGate
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.http.error_responses import Problem
 
@@ -85,6 +86,40 @@ def test_only_what_needs_no_session_is_open(app):
         "/transactions/<id_>/in/<name>",
         "/transactions/<id_>/resolve",
     }
+
+
+@pytest.mark.parametrize("who", ["nobody", "viewer", "another's operator", "operator"])
+def test_every_route_for_everybody(at, mailer, who):
+    """Pages need a session, what changes anything an operator's: no route is left."""
+    lines = {"viewer": VIEWER, "operator": OPERATOR, "another's operator": BOUND}
+    gate = TokenGate(
+        [f"viewer {VIEWER}", f"operator {OPERATOR}", f"operator {BOUND} bills"], "here"
+    )
+    app = console_of(at, gate=gate)
+    person = visitor(app, lines[who]) if who in lines else Visitor(app.test_client())
+    if who == "nobody":
+        person.csrf = csrf_in(text_of(person.client.get("/login")))
+    values = {"id_": STUCK, "key": MAILED, "participant": "mailer", "name": "ledger"}
+    acting = {"option": "again", "reason": "r"}
+    paths = []
+    with app.test_request_context():
+        for rule in app.url_map.iter_rules():
+            if not rule.endpoint.startswith(("login", "static")):
+                path = url_for(rule.endpoint, **{n: values[n] for n in rule.arguments})
+                methods = (rule.methods or set()) & {"GET", "POST"}
+                paths += [(method, path) for method in methods]
+    for method, path in paths:
+        if path == "/health/live":
+            assert person.client.get(path).status_code == 200
+        elif method == "POST":
+            status = person.post(path, **acting).status_code
+            assert (status == 403) is (who != "operator"), path
+        elif who == "nobody":
+            assert person.client.get(path).location.startswith("/login"), path
+        elif who != "another's operator":
+            assert person.client.get(path).status_code in {200, 303, 404}, path
+    assert {path for method, path in paths if method == "POST"} >= {*RESOLVING}
+    assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
 def test_each_page_says_which_installation_it_is(at):

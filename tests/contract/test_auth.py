@@ -16,7 +16,7 @@ from support.texts import texts
 from support.transports import OTHERS, over
 from werkzeug.test import TestResponse
 
-from tracing_2pc.core.access import TokenGate
+from tracing_2pc.core.access import MAY, TokenGate
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.participant import TaggedRows
@@ -28,6 +28,7 @@ TOKENS = {
     "executor": "executor-token-0123456789",
     "operator": "operator-token-0123456789",
     "viewer": "viewer-token-0123456789",
+    "producer": "producer-token-0123456789",
 }
 SUCCESSOR = "job-successor-0123456789"
 BOUND = "bound-token-0123456789"
@@ -37,7 +38,8 @@ EVERY_TOKEN = (*TOKENS.values(), SUCCESSOR, BOUND, BOUND_VIEWER, UNKNOWN)
 LINES = [
     "# role   token   application",
     "",
-    *(f"{role} {token}" for role, token in TOKENS.items()),
+    *(f"{role} {token}" for role, token in TOKENS.items() if role != "producer"),
+    f"producer {TOKENS['producer']} shop",
     f"job {SUCCESSOR}",
     f"  job\t{BOUND}   orders  ",
     f"viewer {BOUND_VIEWER} orders",
@@ -91,6 +93,11 @@ def abort(transaction: str = T, **fields: Any) -> Ask:
     return lambda world: world.abort(transaction, **fields)
 
 
+def order(action: str) -> Ask:
+    fields = {"key": f"{T}.0.1.0", "who": "Ada", "reason": "read"}
+    return lambda world: world.post(f"/outbox/{action}", **fields)
+
+
 ROUTES: dict[str, tuple[Ask, set[str]]] = {
     "prepare": (lambda world: world.prepare(T), WRITES),
     "commit": (lambda world: world.commit("orders.8.1"), DECIDES),
@@ -99,11 +106,34 @@ ROUTES: dict[str, tuple[Ask, set[str]]] = {
     "resolve": (lambda world: world.resolve(T, "commit"), {"operator"}),
     "list": (get("/transactions"), READS),
     "show": (lambda world: world.show(T), READS),
+    "quarantined": (get("/outbox"), {"operator", "viewer"}),
+    "again": (order("again"), {"operator"}),
+    "drop": (order("drop"), {"operator"}),
     "whoami": (get("/whoami"), READS),
     "metrics": (get("/metrics"), {"operator", "viewer"}),
     "live": (get("/health/live"), ANYBODY),
     "ready": (get("/health/ready"), ANYBODY),
 }
+
+
+def test_every_route_and_action_is_in_the_table(world):
+    """None is added without saying whose it is."""
+    assert {*MAY} - {*ROUTES} == {"abort branch", "post events"}
+    assert all(may == MAY[name] for name, (_, may) in ROUTES.items() if name in MAY)
+    rules = {rule.rule for rule in world.app.url_map.iter_rules()}
+    assert rules - {"/static/<path:filename>"} == {
+        *("/prepare", "/commit", "/abort", "/resolve"),
+        *("/transactions", "/transactions/<transaction_id>", "/whoami", "/metrics"),
+        *("/outbox", "/outbox/again", "/outbox/drop"),
+        *("/health/live", "/health/ready"),
+    }
+
+
+def status_of(route: str, role: str) -> int:
+    """Return what a role is answered; this participant has no outbox."""
+    if role not in ROUTES[route][1]:
+        return 401 if role == "none" else 403
+    return 404 if route in {"quarantined", "again", "drop"} else 200
 
 
 @pytest.mark.parametrize("role", [*TOKENS, "none"])
@@ -113,11 +143,10 @@ def test_every_route_for_every_role(world, route, role):
     assert As(world, TOKENS["job"]).prepare(T).status_code == 200
     ask, may = ROUTES[route]
     answer = ask(As(world, TOKENS.get(role)))
+    assert answer.status_code == status_of(route, role)
     if role in may:
-        assert answer.status_code == 200
         return
     body = answer.get_json()
-    assert answer.status_code == (401 if role == "none" else 403)
     assert answer.content_type == "application/problem+json"
     assert ("WWW-Authenticate" in answer.headers) is (role == "none")
     assert "transaction_id" not in body or route == "abort"
@@ -126,6 +155,28 @@ def test_every_route_for_every_role(world, route, role):
     assert "state" not in body
     assert body.get("vote") == ("abort" if route == "prepare" else None)
     assert As(world, TOKENS["job"]).show(T).get_json()["state"] == "prepared"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("transport", OTHERS)
+def test_no_transport_widens_a_role(world, transport):
+    """By gRPC and NATS each route answers each role as it does by HTTP."""
+    assert As(world, TOKENS["job"]).prepare(T).status_code == 200
+    everybody = [*TOKENS, "none"]
+    with over(transport, world) as reached:
+        for refused in (True, False):
+            for route, (ask, may) in ROUTES.items():
+                for role in everybody:
+                    if (role in may) is not refused:
+                        status = ask(As(reached, TOKENS.get(role))).status_code
+                        assert (route, role, status) == (
+                            route,
+                            role,
+                            status_of(route, role),
+                        )
+            if refused:
+                shown = As(world, TOKENS["job"]).show(T).get_json()
+                assert shown["state"] == "prepared"
 
 
 NO_BRANCH = "abort, branch null"

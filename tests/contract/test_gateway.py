@@ -32,7 +32,7 @@ from support.metrics import measured
 from support.waiting import AT_LAST, PATIENT, until
 from werkzeug.test import TestResponse
 
-from tracing_2pc.core.access import MAY, TokenGate
+from tracing_2pc.core.access import MAY, Role, TokenGate
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.http.events import events_blueprint
 from tracing_2pc.inbox import Inbox, Offset
@@ -45,7 +45,10 @@ SHOP, OTHER, JOB = (
     "other-token-123456789",
     "job-token-123456789",
 )
-TOKENS = f"producer {SHOP} shop\nproducer {OTHER} other\njob {JOB}\n"
+ROLES = {role: f"{role}-token-0123456789" for role in map(str, Role)}
+TOKENS = f"producer {SHOP} shop\nproducer {OTHER} other\njob {JOB}\n" + "".join(
+    f"{role} {token} mine\n" for role, token in ROLES.items()
+)
 LONG = "x" * 2_000
 
 
@@ -306,6 +309,27 @@ def test_only_producers_send_events(gateway, token, status):
     assert gateway.post(event("a"), token=token).status_code == status
     asked = gateway.client.get("/metrics", headers={"Authorization": f"Bearer {SHOP}"})
     assert asked.status_code == 403
+
+
+@pytest.mark.parametrize("role", [*ROLES, "none"])
+def test_every_route_for_every_role(gateway, role):
+    """A producer sends, a viewer and an operator measure, and nobody does both."""
+    token = ROLES.get(role)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    may = {"/events": {"producer"}, "/metrics": {"operator", "viewer"}}
+    for rule in gateway.app.url_map.iter_rules():
+        if rule.endpoint == "static":
+            continue
+        (method,) = (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        answer = gateway.client.open(
+            rule.rule, method=method, json=event(role), headers=headers
+        )
+        if role in may.get(rule.rule, {role}):
+            assert answer.status_code in {200, 202}, rule
+        else:
+            assert answer.status_code == (403 if token else 401), rule
+    kept = [("mine", role, "1")] if role == "producer" else []
+    assert gateway.kept() == kept
 
 
 def test_it_says_whether_it_is_up(gateway, inbox, monkeypatch):

@@ -47,7 +47,10 @@ OURS = {"Sec-Fetch-Site": "same-origin"}
 
 
 def console_of(
-    at: Site, pause: Callable[[float], object] = bool, environment: str | None = None
+    at: Site,
+    pause: Callable[[float], object] = bool,
+    environment: str | None = None,
+    gate: TokenGate = GATE,
 ) -> Flask:
     """Make a console that looks at a site, and delivers as `recover` does."""
     settings = dataclasses.replace(SETTINGS, links=LINKS, environment=environment)
@@ -58,7 +61,7 @@ def console_of(
         return deliver(at.log, reached, record)
 
     sources = ConsoleSources(at.log, at.observed, settings, send, at.time, pause)
-    return console(sources, GATE)
+    return console(sources, gate)
 
 
 @contextlib.contextmanager
