@@ -33,7 +33,11 @@ EXAMPLES: Final = {
     "show": ("show orders.7.1",),
     "explain": ("explain orders.7.1", "explain orders.7.1 --json"),
     "trace": ("trace orders.7.1", "trace orders.7", "trace orders.7.1 --json"),
-    "check": ("check", "check --config /etc/orders/tpc.toml"),
+    "check": (
+        "check",
+        "check --config /etc/orders/tpc.toml",
+        "check --deep --journal ledger=env:LEDGER_DATABASE",
+    ),
     "advise": ("advise --application orders --recover-within 60s",),
     "watch": ("watch --recover --listen 127.0.0.1:9095", "watch --once"),
     "console": ("console --listen 127.0.0.1:8090 --tokens-file tokens",),
@@ -158,7 +162,19 @@ def _add_reading(add: Add) -> None:
     trace = add("trace", "show where its time went, as a tree of spans in words")
     about = f"{_TRANSACTION}; without the attempt, the newest; or the id of a trace"
     trace.add_argument("transaction", metavar="ID", help=about)
-    add("check", "hold settings, log and participants against what must be")
+    check = add("check", "hold settings, log and participants against what must be")
+    about = "hold all that is on record against the protocol, too; reads the whole log"
+    check.add_argument("--deep", action="store_true", help=about)
+    check.add_argument(
+        "--journal",
+        action="append",
+        type=_named,
+        metavar="NAME=URL",
+        help="--deep: a participant, and the database of its journal, or env:NAME of a "
+        "variable that holds its URL; repeatable",
+    )
+    about = "--deep: a file that TPC_TRACE_FILE named; repeatable"
+    check.add_argument("--spans", action="append", metavar="FILE", help=about)
 
     advise = add("advise", "say which trigger interval the records speak for")
     advise.add_argument("--application", required=True, help="its transactions")
@@ -331,6 +347,13 @@ def _duration(text: str) -> float:
         return seconds(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    if not (name and equals and url):
+        raise argparse.ArgumentTypeError("expected NAME=URL")
+    return name, url
 
 
 def _time(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterator
 
 from tracing_2pc.cli.arguments import DONE, LEFT
@@ -31,6 +32,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """Print what is in force and what is wrong; 1 if anything is."""
     with asking(settings.participants):
         result = check(settings)
+    if options.deep or options.journal or options.spans:
+        from tracing_2pc.operations.deep import look_deeper  # reads a lot, imports too
+
+        more = look_deeper(settings, options.journal or (), options.spans or ())
+        result = dataclasses.replace(result, findings=(*result.findings, *more))
     item = to_plain(result) | {"findings": [one.to_json() for one in result.findings]}
     print_either(options, item, lines(result))
     return LEFT if result.findings else DONE

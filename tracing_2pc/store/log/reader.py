@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import heapq
 import itertools
@@ -79,6 +80,12 @@ class SqlLogReader:
     @property
     def address(self) -> str:
         return self._database.address
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[Change]:
+        """Read any of it, all as it is at one moment."""
+        with self._database.reading() as connection:
+            yield self._change(connection)
 
     def read(self, transaction: TransactionId) -> TransactionRecord | None:
         with self._database.reading() as connection:

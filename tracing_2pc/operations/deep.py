@@ -1,0 +1,55 @@
+"""`tracing-2pc check --deep`: what reads all that is on record, and takes its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tracing_2pc.core.errors import TwoPhaseError
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.diagnosis import Finding
+from tracing_2pc.inspection.findings import fault
+from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
+from tracing_2pc.testing import conformance
+from tracing_2pc.testing.traces import read_trace_file
+
+_LOG: Final = Source(SourceKind.LOG)
+_CURE: Final = (
+    "change nothing, and keep copies of log and journals. A database that was put back "
+    "or edited explains most of these; if none was, please report it"
+)
+
+Journals = Sequence[tuple[str, str]]
+"""Participants, and the URL of the database with the journal of each."""
+
+
+def look_deeper(
+    settings: Settings, journals: Journals, traces: Sequence[str] = ()
+) -> Iterator[Finding]:
+    """Yield what is wrong with what is stored, by each check that there is.
+
+    Args:
+        settings: name the log.
+        journals: of participants.
+        traces: files with spans, as `TPC_TRACE_FILE` names them.
+    """
+    if not settings.log:
+        return  # said already
+    yield from _contradictions(settings.log, journals, traces)
+
+
+def _contradictions(
+    log: str, journals: Journals, traces: Sequence[str]
+) -> Iterator[Finding]:
+    """Hold log, journals and spans against the protocol."""
+    try:
+        spans = [span for file in traces for span in read_trace_file(Path(file))]
+        found = conformance.check_run(log, journals, spans)
+    except (TwoPhaseError, OSError, ValueError) as error:
+        why = f"not held against the protocol: {error}"
+        yield fault(_LOG, why, "mend that, and check again")
+        return
+    for one in found:
+        about = participant_source(one.participant) if one.participant else _LOG
+        yield fault(about, str(one), _CURE)

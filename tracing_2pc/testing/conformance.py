@@ -1,0 +1,494 @@
+"""Holds what a run left against the protocol: could any run of it have left this?
+
+It reads the decision log, with what persons have signed, the journals of participants,
+and spans, if there are any; it writes nothing and asks no process. Each contradiction
+names a rule of ARCHITECTURE.md. Order is judged by what is on record, and never by
+clocks of different processes. A span or a journal that is missing proves nothing. It
+may be used beside a run: what changes while it reads is no contradiction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.model import (
+    ADOPTED,
+    BranchId,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.states import FINAL, Decision, TransactionState, Vote
+from tracing_2pc.participant.journal.open_database import open_database
+from tracing_2pc.participant.journal.schema import Tables
+from tracing_2pc.protocol.votes import check_votes
+from tracing_2pc.store.engines.urls import display_url
+from tracing_2pc.store.log import schema
+from tracing_2pc.store.log.database import open_log
+
+S = TransactionState
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
+PREPARED: Final = "prepared"
+_ENDS: Final = {Decision.COMMIT: COMMITTED, Decision.ABORT: ABORTED}
+_STATES: Final = {
+    None: {S.ACTIVE},
+    Decision.COMMIT: {S.COMMITTING, S.COMMITTED, S.QUARANTINED, S.CONCLUDED},
+    Decision.ABORT: {S.ABORTING, S.ABORTED, S.QUARANTINED, S.CONCLUDED},
+}
+_EXTERNAL: Final = "prepared_transactions"
+"""Of such a journal *prepared* is a note that may have no branch: no evidence."""
+
+
+class Contradiction(NamedTuple):
+    """What no run of the protocol leaves.
+
+    Args:
+        transaction: `<application>.<batch>.<attempt>`.
+        participant: whose journal says it; empty: the log alone, or a span.
+        what: contradicts what.
+        rule: of ARCHITECTURE.md.
+    """
+
+    transaction: str
+    participant: str
+    what: str
+    rule: str
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        who = f"{self.participant}: " if self.participant else ""
+        return f"{self.transaction}: {who}{self.what} (rule {self.rule})"
+
+
+class Held(NamedTuple):
+    """A branch in a journal."""
+
+    state: str
+    rows: int
+    digest: str
+
+
+@dataclasses.dataclass
+class Journal:
+    """What one participant has on record of one application.
+
+    Args:
+        participant: as the application calls it.
+        forgotten_through: nothing is kept at or below it.
+        seals: by transaction: committed or aborted.
+        branches: by transaction and branch.
+        by_hand: transactions that a person has ended there.
+        is_exact: what it calls prepared is so.
+    """
+
+    application: str
+    participant: str
+    forgotten_through: int = -1
+    seals: dict[TransactionId, str] = dataclasses.field(default_factory=dict)
+    branches: dict[TransactionId, dict[BranchId, Held]] = dataclasses.field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    by_hand: set[TransactionId] = dataclasses.field(default_factory=set)
+    is_exact: bool = True
+
+
+@dataclasses.dataclass
+class Log:
+    """What a decision log has on record.
+
+    Args:
+        records: all of them; their checksums hold.
+        forgotten_through: by application.
+        told: the same, as participants may know it: what is durable.
+        runs: the number of each run, by application and its id.
+        signed: transactions that a person has decided about.
+    """
+
+    records: Mapping[TransactionId, TransactionRecord]
+    forgotten_through: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    told: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    runs: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+    signed: frozenset[str] = frozenset()
+
+
+def check_run(
+    log: str,
+    journals: Iterable[tuple[str, str]] = (),
+    spans: Iterable[Mapping[str, Any]] = (),
+) -> list[Contradiction]:
+    """Say what no run of the protocol could have left; empty: some run explains it.
+
+    Args:
+        log: URL of the decision log, or `env:NAME`.
+        journals: participants and the URL of the database that each has its journal
+            in. Without a name: whatever journals there are.
+        spans: as `read_trace_file` and `Collector` give them.
+
+    Raises:
+        ConfigurationError: a URL is none, or there is no log or no journal there.
+        DecisionLogError: the log cannot be read, or a record is damaged.
+    """
+    named = list(journals)
+
+    def read_all(of: Log) -> list[Journal]:
+        return [one for name, url in named for one in read_journals(url, name, of)]
+
+    # What is decided is in the log before it is in a journal, and what is acknowledged
+    # is in a journal before: neither is taken for missing that came between.
+    before = read_all(read_log(log))
+    between = read_log(log)
+    found = examine(between, before)
+    if found and named:
+        after = set(examine(between, read_all(between)))
+        found = [one for one in found if one in after]
+    return [*found, *examine_spans(between, spans)]
+
+
+# --- what is read --------------------------------------------------------------------
+
+
+def read_log(url: str) -> Log:
+    """Read all of a decision log, in one snapshot. Raises as `check_run`."""
+    with (
+        contextlib.closing(open_log(url, must_exist=True)) as log,
+        log.snapshot() as change,
+    ):
+        records = change.load(sa.text("1 = 1"))
+        ask = change.connection.execute
+        applications = ask(sa.select(schema.application)).all()
+        runs = ask(sa.select(schema.run)).all()
+        audit = ask(sa.select(schema.audit.c.what)).scalars().all()
+    below = {a.name: a.forgotten_through for a in applications}
+    # Of an application that was adopted none is durable until it begins a batch.
+    durable = {a.name: a.durable_forgotten_through for a in applications}
+    told = {name: below[name] if to is None else to for name, to in durable.items()}
+    return Log(
+        {record.id: record for record in records},
+        {name: -1 if to is None else to for name, to in below.items()},
+        {name: -1 if to is None else to for name, to in told.items()},
+        {(r.application, r.run): r.sequence for r in runs},
+        # `resolve orders.7.1`, `give up orders.7.1`: the last word is what it is about
+        frozenset(what.rpartition(" ")[2] for what in audit),
+    )
+
+
+def read_journals(url: str, participant: str, log: Log) -> list[Journal]:
+    """Read what the journals in a database have of the log's applications.
+
+    Args:
+        url: of the database.
+        participant: only this one's; empty: everybody's.
+        log: an application that it does not know has another log.
+
+    Raises:
+        ConfigurationError: not such a URL, or no journal is there.
+    """
+    database = open_database(url).connections
+    shown = display_url(database.url)
+    file = Path(database.url.database or "")
+    if database.url.get_backend_name() == "sqlite" and not file.is_file():
+        raise ConfigurationError(f"journal {participant}: there is no file {file}")
+    try:
+        with contextlib.closing(database), database.reading() as connection:
+            names = sa.inspect(connection).get_table_names()
+            end = "_tpc_schema"
+            found = [
+                one
+                for name in sorted(names)
+                if name.endswith(end)
+                for one in _read_journal(connection, name.removesuffix(end))
+            ]
+            is_journal = any(name.endswith(end) for name in names)
+    except sa.exc.SQLAlchemyError as error:
+        why = type(error).__name__
+        raise TwoPhaseError(f"journal {participant} at {shown}: {why}") from None
+    if not is_journal:
+        raise ConfigurationError(f"journal {participant}: there is none at {shown}")
+    known = [one for one in found if one.application in log.forgotten_through]
+    if not participant:
+        return known
+    mine = [one for one in known if one.participant == participant]
+    there = {one.application for one in mine}
+    # An application that it should know, and does not: its journal has nothing.
+    return mine + [
+        Journal(application, participant)
+        for application in sorted(log.forgotten_through.keys() - there)
+    ]
+
+
+def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
+    tables = Tables("", prefix)
+    ask = connection.execute
+    kind = ask(sa.select(tables.schema.c.kind)).scalar()
+    found = {
+        row.application: Journal(
+            row.application,
+            row.participant,
+            -1 if row.forgotten_through is None else row.forgotten_through,
+            is_exact=kind != _EXTERNAL,
+        )
+        for row in ask(sa.select(tables.application))
+    }
+    t = tables.transaction.c
+    columns = (t.application, t.batch, t.attempt, t.seal, t.resolved_because)
+    for row in ask(sa.select(*columns)):
+        if (journal := found.get(row.application)) is not None:
+            id_ = TransactionId(row.application, row.batch, row.attempt)
+            if row.seal:
+                journal.seals[id_] = row.seal
+            if row.resolved_because is not None:
+                journal.by_hand.add(id_)
+    for row in ask(sa.select(tables.branch, tables.branch.c.rows.label("row_count"))):
+        if (journal := found.get(row.application)) is not None:
+            id_ = TransactionId(row.application, row.batch, row.attempt)
+            held = Held(row.state, row.row_count, row.digest)
+            journal.branches[id_][BranchId(row.partition, row.task_attempt)] = held
+    return [*found.values()]
+
+
+# --- what is held against what -------------------------------------------------------
+
+
+def examine(log: Log, journals: Iterable[Journal]) -> list[Contradiction]:
+    """Hold records against each other, and each journal against them."""
+    found = [*_in_log(log)]
+    for journal in journals:
+        found += _in_journal(log, journal)
+    return found
+
+
+def _in_log(log: Log) -> Iterator[Contradiction]:
+    by_batch: dict[tuple[str, int], list[TransactionRecord]] = defaultdict(list)
+    for record in log.records.values():
+        by_batch[record.id.application, record.id.batch].append(record)
+        yield from _in_record(log, record)
+    newest = {application: max(b for a, b in by_batch if a == application)
+              for application, _ in by_batch}  # fmt: skip
+    for (application, batch), attempts in by_batch.items():
+        attempts.sort(key=lambda record: record.id.attempt)
+        committed = [r for r in attempts if r.decision is Decision.COMMIT]
+        for other in committed[1:]:
+            what = f"is decided commit, and so is {committed[0].id} of the same batch"
+            yield _at_log(other, what, "18")
+        for record in committed:
+            if record is not attempts[-1] and record is committed[0]:
+                what = f"is decided commit, and {attempts[-1].id} is newer"
+                yield _at_log(record, what, "14")
+        for record in attempts:
+            is_last = record is attempts[-1] and batch == newest[application]
+            if record.state is S.ACTIVE and not is_last:
+                yield _at_log(record, "is undecided, and a newer one has begun", "7")
+        numbers = [log.runs.get((application, record.run), -1) for record in attempts]
+        for record, number, after in zip(attempts, numbers, numbers[1:], strict=False):
+            if -1 < after < number:
+                yield _at_log(record, "was followed by one of an older run", "7")
+
+
+def _in_record(log: Log, record: TransactionRecord) -> Iterator[Contradiction]:
+    """Hold one record against itself: its order is begin, votes, decide, finish."""
+    application = record.id.application
+    if record.state not in _STATES[record.decision]:
+        what = f"is {record.state}, and decided {record.decision}"
+        yield _at_log(record, what, "2")
+    if record.decision is None and record.acknowledged:
+        who = ", ".join(sorted(record.acknowledged))
+        yield _at_log(record, f"is acknowledged by {who}, and undecided", "2")
+    if record.pending and record.state in (S.COMMITTED, S.ABORTED):
+        who = ", ".join(record.pending)
+        what = f"is finished, and {who} has not acknowledged"
+        yield _at_log(record, what, "11")
+    if record.state in FINAL and record.finished is None:
+        yield _at_log(record, f"is {record.state}, and was never finished", "11")
+    if record.id.batch <= log.forgotten_through.get(application, -1):
+        through = log.forgotten_through[application]
+        what = f"is on record, and forgotten_through is {through}"
+        yield _at_log(record, what, "17")
+    # Receipts of an earlier commit are dropped when a later one is finished.
+    is_kept = record.receipts or record.state is S.COMMITTING
+    if record.decision is Decision.COMMIT and is_kept and record.run != ADOPTED:
+        try:
+            check_votes(record, record.receipts)
+        except TwoPhaseError as error:
+            what = f"is decided commit: {error}"
+            yield _at_log(record, what, "1")
+
+
+def _at_log(record: TransactionRecord, what: str, rule: str) -> Contradiction:
+    return Contradiction(str(record.id), "", what, rule)
+
+
+def _in_journal(log: Log, journal: Journal) -> Iterator[Contradiction]:
+    def says(id_: TransactionId, what: str, rule: str) -> Contradiction:
+        return Contradiction(str(id_), journal.participant, what, rule)
+
+    application = journal.application
+    told = log.told.get(application, -1)
+    if journal.forgotten_through > told:
+        what = f"its forgotten_through is {journal.forgotten_through}, the log's {told}"
+        yield Contradiction(application, journal.participant, what, "19")
+    committed: dict[int, TransactionId] = {}
+    for id_ in sorted({*journal.seals, *journal.branches}):
+        if str(id_) in log.signed or id_ in journal.by_hand:
+            continue  # a person has said what it is
+        for what, rule in _of_transaction(log, journal, id_):
+            yield says(id_, what, rule)
+        is_committed = journal.seals.get(id_) == COMMITTED
+        if is_committed and (other := committed.setdefault(id_.batch, id_)) != id_:
+            yield says(id_, f"committed, and so is {other} of its batch", "18")
+    for record in log.records.values():
+        if record.id.application != application or str(record.id) in log.signed:
+            continue
+        if record.id in journal.by_hand or record.id.batch <= journal.forgotten_through:
+            continue
+        for what, rule in _of_record(journal, record):
+            yield says(record.id, what, rule)
+
+
+def _of_transaction(
+    log: Log, journal: Journal, id_: TransactionId
+) -> Iterator[tuple[str, str]]:
+    """Hold what a journal has of a transaction against the log."""
+    seal, branches = journal.seals.get(id_), journal.branches.get(id_, {})
+    states = {held.state for held in branches.values()}
+    if seal is None and COMMITTED in states:
+        yield "a branch is committed, and the transaction is not sealed", "16"
+    if seal == ABORTED and COMMITTED in states:
+        yield "a branch is committed, and the transaction is sealed aborted", "15"
+    if seal is not None and PREPARED in states and journal.is_exact:
+        yield f"a branch is prepared, and the transaction is sealed {seal}", "20"
+    record = log.records.get(id_)
+    if record is None:
+        if id_.batch > log.forgotten_through[id_.application]:
+            yield from _of_unknown(log, journal, id_)
+        return
+    if journal.participant not in record.participants and branches:
+        yield "it has a branch, and is not on record as a participant", "1"
+    if seal is None:
+        return
+    if record.decision is None:
+        rule = "2" if seal == COMMITTED else "8"
+        yield f"sealed {seal}, and the log has not decided", rule
+    elif seal != _ENDS[record.decision]:
+        rule = "15" if seal == COMMITTED else "8"
+        yield f"sealed {seal}, and decided is {record.decision}", rule
+    if seal == COMMITTED and record.decision is Decision.COMMIT:
+        yield from _of_chosen(journal, record, branches)
+
+
+def _of_unknown(
+    log: Log, journal: Journal, id_: TransactionId
+) -> Iterator[tuple[str, str]]:
+    adopted = (
+        record.id.batch == id_.batch and record.id.attempt >= id_.attempt
+        for record in log.records.values()
+        if record.run == ADOPTED and record.id.application == id_.application
+    )
+    held = journal.branches.get(id_, {}).values()
+    if any(adopted):
+        return
+    if journal.seals.get(id_) == COMMITTED:
+        yield "sealed committed, and the log has no record of it", "2"
+    elif journal.is_exact and PREPARED in {one.state for one in held}:
+        yield "a branch is prepared, and the log has no record of it", "3"
+
+
+def _of_chosen(
+    journal: Journal, record: TransactionRecord, branches: Mapping[BranchId, Held]
+) -> Iterator[tuple[str, str]]:
+    """Hold what is committed against what the decision has chosen."""
+    if not record.receipts:
+        return
+    chosen = {r.branch: r for r in record.chosen(journal.participant)}
+    for branch, held in branches.items():
+        if held.state == COMMITTED and branch not in chosen:
+            yield f"branch {branch} is committed, and was not chosen", "4"
+    for branch, receipt in chosen.items():
+        there = branches.get(branch)
+        if there is None or (there.state == ABORTED):
+            state = there.state if there else "not there"
+            yield f"branch {branch} was chosen, and is {state}", "5"
+        elif (there.rows, there.digest) != (receipt.rows, receipt.digest):
+            yield f"branch {branch} has other content than its vote", "4"
+
+
+def _of_record(
+    journal: Journal, record: TransactionRecord
+) -> Iterator[tuple[str, str]]:
+    """Hold what the log knows of a participant against its journal."""
+    name, id_ = journal.participant, record.id
+    if name not in record.participants or name in record.given_up:
+        return
+    seal = journal.seals.get(id_)
+    if name in record.acknowledged and seal is None and record.run != ADOPTED:
+        what = f"it has acknowledged {record.decision}, and its journal has no seal"
+        yield what, "5"
+    if seal is not None or record.decision is not Decision.COMMIT:
+        return
+    branches = journal.branches.get(id_, {})
+    for receipt in record.receipts:
+        if (receipt.participant, receipt.vote) != (name, Vote.COMMIT):
+            continue
+        there = branches.get(receipt.branch)
+        if there is None or there.state == ABORTED:
+            state = there.state if there else "not there"
+            yield f"branch {receipt.branch} has voted commit, and is {state}", "13"
+
+
+# --- spans ---------------------------------------------------------------------------
+
+_ORDER: Final = (
+    ("tpc.begin", "tpc.decide", "3"),
+    ("tpc.decide", "tpc.deliver", "2"),
+    ("tpc.decide", "commit", "2"),
+)
+"""What ends before what begins, in one process: of which rule."""
+
+
+def examine_spans(
+    log: Log, spans: Iterable[Mapping[str, Any]]
+) -> Iterator[Contradiction]:
+    """Hold spans against each other, of one process alone, and against the log.
+
+    A clock that was set back between two spans of a process looks the same.
+    """
+    kinds: dict[tuple[str, Any], dict[str, list[Any]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    decided: dict[str, set[str]] = defaultdict(set)
+    for span in spans:
+        attributes = span["attributes"]
+        id_ = str(attributes.get("tpc.transaction.id", ""))
+        if not id_:
+            continue
+        name, decision = span["name"], attributes.get("tpc.decision")
+        if attributes.get("tpc.replay"):
+            continue  # begun again, after it was decided
+        if name in ("tpc.decide", "tpc.deliver") and decision:
+            decided[id_].add(str(decision))
+        # What a request to a participant is, in any transport.
+        kind = attributes.get("tpc.request") if span["kind"] == "CLIENT" else name
+        kinds[id_, span["instance"]][str(kind)].append(span)
+    for (id_, _), of in kinds.items():
+        for first, then, rule in _ORDER:
+            if of[first] and of[then]:
+                ends = min(span["end"] for span in of[first])
+                if min(span["start"] for span in of[then]) < ends:
+                    what = f"a span {then} began before {first} had ended"
+                    yield Contradiction(id_, "", what, rule)
+    for id_, decisions in decided.items():
+        if str(id_) in log.signed:
+            continue
+        record = log.records.get(TransactionId.parse(id_))
+        if record is not None and record.decision is not None:
+            decisions.add(str(record.decision))
+        if len(decisions) > 1:
+            what = "spans and log have both decisions, commit and abort"
+            yield Contradiction(id_, "", what, "15")
