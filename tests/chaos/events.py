@@ -59,6 +59,7 @@ class Events(Place):
         )
         super().__init__(url, log, "pipeline")
         self._inbox, self._ledger = inbox, ledger
+        self.journals += [("ledger", ledger), ("notifier", notifier)]
         self._broker = Broker(folder / "broker")
         self._broker.folder.mkdir()
         tokens = folder / "tokens"

@@ -19,6 +19,7 @@ from support.waiting import AT_LAST, PAUSE
 
 from chaos.deeds import Deeds
 from chaos.world import Place, World
+from tracing_2pc.testing.conformance import check_run
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,9 +117,9 @@ def _run(world: Place, seconds: float, past: int = sys.maxsize) -> None:
 
 
 def _faults(world: Place) -> tuple[str, ...]:
-    """Bring a round to its end; say what is lost, doubled, wrong, split or stuck."""
+    """Bring a round to its end; say what is wrong, and what no run explains."""
     try:
         world.settle()
     except TimeoutError as error:
         return (f"stuck: {error}",)
-    return world.faults()
+    return (*world.faults(), *map(str, check_run(world.log, world.journals)))

@@ -58,6 +58,9 @@ class Place:
         self.others: dict[str, Process] = {}
         """What has no page that says whether it is ready."""
         self.drivers: dict[str, Process] = {}
+        self.log = log
+        self.journals: list[tuple[str, str]] = []
+        """Participants, and the URL of each journal."""
         self._application = application
         self._committed = self._starts = 0
         self._log = open_log(log)
@@ -190,6 +193,7 @@ class World(Place):
         self._databases = {name: made(url, name) for name in _NAMES}
         ledger, notifier, log = self._databases.values()
         super().__init__(url, log, flights.APPLICATION)
+        self.journals += [("ledger", ledger), ("notifier", notifier)]
         self._folder = folder
         self._demo = Demo.prepare(folder, ledger, notifier)
         self._demo.log.close()

@@ -21,6 +21,7 @@ from crash.oracle import Verdict
 from crash.points import HERE, SCENARIOS, Scenario, Variant
 from crash.roles import MIDDLE
 from crash.world import World
+from tracing_2pc.testing.conformance import check_run
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,7 +133,13 @@ def _judged(world: World) -> Result:
         verdict = Verdict(stuck=max(unfinished, 1))
     since = world.deaths.first()
     seconds = clean_at - since if since is not None else 0.0
-    return Result(verdict, seconds, remark or _unexpected(world))
+    return Result(verdict, seconds, remark or _unexplained(world) or _unexpected(world))
+
+
+def _unexplained(world: World) -> str:
+    """Say what no run of the protocol leaves; the oracle shares no code with this."""
+    places = world.places
+    return "; ".join(map(str, check_run(places.log, places.databases.items())))
 
 
 def _unexpected(world: World) -> str:

@@ -37,6 +37,7 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import Fault, FaultProxy
+from tracing_2pc.testing.conformance import check_run
 
 TEXTS = texts("fencing")
 HERE = Path(__file__).parent
@@ -150,6 +151,8 @@ def world(tmp_path, log_url) -> Iterator[World]:
         log = stack.enter_context(contextlib.closing(open_log(log_url)))
         made = stack.enter_context(services(tmp_path))
         yield World(tmp_path, log_url, log, made, stack)
+        both = ((name, f"sqlite:///{tmp_path}/{name}.db") for name in "ab")
+        assert check_run(log_url, both) == []
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing.conformance import check_run
 
 HAS_ARROW_WRITERS = tuple(map(int, version("pyspark").split(".")[:2])) >= (4, 1)
 NEEDS_ARROW_WRITERS = pytest.mark.skipif(
@@ -54,10 +55,12 @@ class Kept:
         return held(self.folder / "a.db"), held(self.folder / "b.db")
 
     def assert_exactly_once(self, batches: int) -> None:
-        """Each participant has every number once, and nothing is unfinished."""
+        """Each has every number once, nothing is unfinished, all is explained."""
         assert self.held() == (numbers_of(batches), numbers_of(batches))
         with self.log() as log:
             assert log.unfinished() == []
+        both = ((name, f"sqlite:///{self.folder}/{name}.db") for name in "ab")
+        assert check_run(self.log_url, both) == []
 
 
 @dataclasses.dataclass
