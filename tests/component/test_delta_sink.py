@@ -320,6 +320,23 @@ def test_a_vacuum_between_link_and_check_is_no_loss(out):
     assert visible(out) == [0, 1]
 
 
+@pytest.mark.parametrize("content", ["\0" * 40, '{"commitInfo": {'])
+def test_what_a_loss_of_power_left_of_the_log_is_named(out, content):
+    """No writer flushes a commit before its name: the cure is in the line."""
+    DeltaTable(out).alter.set_table_description("of orders")
+    newest = out / "_delta_log" / f"{1:020}.json"
+    newest.write_text(content)
+    (hint := out / "_delta_log" / "_last_checkpoint").write_text("")
+    sink = DeltaSink(out)
+    torn = TEXTS["torn"].format(names=f"{newest.name}, {hint.name}")
+    with pytest.raises(ParticipantUnavailableError, match=re.escape(torn)):
+        sink.commit_transaction(str(T), [prepared(sink)])
+    hint.unlink()
+    newest.unlink()
+    sink.commit_transaction(str(T), [prepared(sink)])
+    assert visible(out) == [0, 1]
+
+
 @pytest.mark.parametrize("harm", ["gone", "short"])
 def test_a_file_that_somebody_harmed_is_not_listed(out, job, harm):
     """The transaction is quarantined, and the table stays readable."""
@@ -704,7 +721,10 @@ def test_what_is_prepared_is_left_alone(out, job):
 
 
 def test_durable_before_it_counts(out, monkeypatch):
-    """Files before the vote; their names in the table, and its log, before the end."""
+    """Files before the vote; their names in the table, and its log, before the end.
+
+    Before them what others have added to its log: without that none of ours is read.
+    """
     flush, steps = os.fsync, list[str]()
 
     def fsync(descriptor: int) -> None:
@@ -719,7 +739,12 @@ def test_durable_before_it_counts(out, monkeypatch):
     assert steps == [".tpc/delta.orders.0.1", ".", ".tpc"]
     steps.clear()
     sink.commit_transaction(str(T), [handle])
-    assert steps == [".", "_delta_log/00000000000000000001.json", "_delta_log"]
+    log, first = "_delta_log", [f"_delta_log/{n:020}.json" for n in range(3)]
+    assert steps == [".", first[0], log, first[1], log]
+    steps.clear()
+    second = TransactionId("orders", 1, 1)
+    sink.commit_transaction(str(second), [prepared(sink, of=second)])
+    assert steps[-3:] == [".", first[2], log]
 
 
 def test_what_cannot_be_written_is_refused_at_the_start(tmp_path):

@@ -29,6 +29,7 @@ from tracing_2pc.sinks.delta_table import (
     raise_if_unsupported,
     schema_of,
     too_long,
+    torn_in,
     value_fault,
 )
 from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
@@ -91,6 +92,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
     def __init__(self, table: str | os.PathLike[str], name: str | None = None) -> None:
         super().__init__(table, name or "delta", "commits by hard links")
         self._kept = set[TransactionId]()  # prepared, and never committed
+        self._flushed = -1  # up to which version of the table
 
     def check_job(self, application: str) -> None:
         """Open the table, and note which folder the driver sees.
@@ -180,20 +182,22 @@ class DeltaSink(FolderSink[DeltaHandle]):
             ParticipantUnavailableError: not now; or this is not the folder that the
                 tasks wrote to.
         """
-        transaction, since, failed = TransactionId.parse(transaction_id), -1, ""
+        transaction, failed = TransactionId.parse(transaction_id), ""
         self._check_paths(transaction, handles)
         for _ in range(_TRIES):
             table = open_table(self._folder.path)
             if self._is_committed(table, transaction, handles):
                 break
-            since = table.version()
             self._link_checked(table, transaction, handles)
+            if table.version() > self._flushed:  # by others, who do not flush it
+                self._flush_log(table.version())
             failed = self._append(table, transaction, handles)
         else:
             raise ParticipantUnavailableError(
                 f"{transaction} could not be committed in {self._folder.path}: {failed}"
+                + torn_in(self._folder.path)
             )
-        self._flush_log(since)
+        self._flush_log(table.version())
         self._restore(transaction, handles)
         # A batch commits once (rule 18): no other attempt at it can be needed.
         self._folder.clean_late(
@@ -400,14 +404,18 @@ class DeltaSink(FolderSink[DeltaHandle]):
             return str(error).partition("\n")[0]
         return "it is not there after its commit"
 
-    def _flush_log(self, since: int) -> None:
-        """Make durable what the table's log has after a version: deltalake does not."""
+    def _flush_log(self, version: int) -> None:
+        """Make durable what the table's log has, up to a version: deltalake does not.
+
+        Before a commit, too: it is not read without those below it.
+        """
         log = self._folder.path / "_delta_log"
         for path in log.iterdir():
-            if path.name > f"{since:020}.json":
+            if path.name > f"{self._flushed:020}.json":
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                     os.fsync(file.fileno())
         flush_folders(log, [log])
+        self._flushed = version
 
 
 def _stats(rows: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -38,7 +39,8 @@ def open_table(path: Path) -> Any:
 
     Raises:
         ConfigurationError: there is none, or deltalake is not installed.
-        ParticipantUnavailableError: it cannot be read.
+        ParticipantUnavailableError: it cannot be read. It names what of its log is not
+            whole: no writer of a Delta table flushes it before its name.
     """
     try:
         from deltalake import DeltaTable
@@ -55,8 +57,59 @@ def open_table(path: Path) -> Any:
             "example by deltalake.DeltaTable.create(path, schema)"
         ) from None
     except Exception as error:
-        line = str(error).partition("\n")[0]
+        line = str(error).partition("\n")[0] + torn_in(path)
         raise ParticipantUnavailableError(f"cannot read {path}: {line}") from error
+
+
+def torn_in(path: Path) -> str:
+    """Say, behind an error, what of a table's log is not whole, and what to do."""
+    torn = ", ".join(_torn(path / "_delta_log"))
+    return torn and (
+        f". Not whole in _delta_log, as a loss of power leaves the newest: {torn}. "
+        "Move aside what is named, and the commit is delivered again"
+    )
+
+
+def _torn(log: Path) -> list[str]:
+    """Return the newest files of a table's log that are not whole.
+
+    A commit above which a whole one lies is not among them: it cannot be spared.
+    """
+    torn, newest = list[str](), ""
+    commits = (path for path in log.glob("*.json") if path.stem.isdecimal())
+    for path in sorted(commits, reverse=True):
+        if _is_whole(path):
+            newest = path.stem
+            break
+        torn.append(path.name)
+    checkpoints = [
+        path
+        for path in sorted(log.glob("*.parquet"))
+        if path.name.partition(".")[0] > newest or not _is_whole(path)
+    ]
+    torn += [path.name for path in checkpoints]
+    hint = log / "_last_checkpoint"
+    if hint.exists() and (checkpoints or not _is_whole(hint) or not _names_one(hint)):
+        torn.append(hint.name)
+    return torn
+
+
+def _names_one(hint: Path) -> bool:
+    version = json.loads(hint.read_text())["version"]
+    return any(hint.parent.glob(f"{version:020}.checkpoint.*parquet"))
+
+
+def _is_whole(path: Path) -> bool:
+    from pyarrow import parquet
+
+    try:
+        if path.suffix == ".parquet":
+            parquet.read_table(path)
+            return True
+        lines = path.read_text().splitlines()
+        return bool([json.loads(line) for line in lines])
+    except (OSError, ValueError):  # also what pyarrow raises
+        return False
 
 
 def raise_if_unsupported(table: Any) -> None:

@@ -1,0 +1,1 @@
+"""What a disk may show after a loss of power, opened again by the real code."""
