@@ -13,6 +13,7 @@ from support.databases import url
 from support.kinds import KINDS, tagged_rows
 from support.participant import World, database_of, end, keep, select
 from support.relay import Topic, TopicRelay, publisher, relay_world
+from support.texts import texts
 from support.waiting import PATIENT
 
 from tracing_2pc.participant import TaggedRows
@@ -20,6 +21,7 @@ from tracing_2pc.participant import TaggedRows
 __all__ = ["url"]
 
 T = "orders.7.1"
+TEXTS = texts("contract")
 
 
 class Flushes:
@@ -69,6 +71,26 @@ def assert_flushed(world: World) -> None:
 def test_each_answer_waits_for_the_disk(open_at):
     """A vote, an acknowledgement and a person's word survive a crash (rule 13)."""
     assert_flushed(open_at())
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *("sealed = 0", "state = 'pre`ared'", "rows = 2", "digest = 'x'"),
+        *("tag = 99", "partition = 1"),
+    ],
+)
+def test_a_damaged_branch_is_not_acknowledged(url, edit):
+    """A bit that a disk has flipped: each request is refused, with the place."""
+    world = tagged_rows(url)
+    assert world.prepare(T, ONE).status_code == 200
+    with database_of(world).setup() as connection:
+        connection.execute(sa.text(f"UPDATE orders_tpc_branch SET {edit}"))
+    refused = TEXTS["does not match"].format(name="orders")
+    for answer in (world.commit(T, ONE, once=True), world.show(T)):
+        assert answer.status_code == 503
+        assert refused in answer.get_json()["detail"]
+    world.resource.close()
 
 
 def test_what_a_relay_notes_waits_for_the_disk(url):

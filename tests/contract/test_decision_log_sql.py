@@ -237,6 +237,8 @@ EDITS = {
     "carrier": "UPDATE tpc_transaction SET carrier = '{\"torn'",
     "participant": "UPDATE tpc_delivery SET participant = 'x' WHERE position = 0",
     "no participant": "DELETE FROM tpc_delivery WHERE position = 1",
+    "acknowledged": "UPDATE tpc_delivery SET acknowledged = 0 WHERE position = 0",
+    "never decided": "UPDATE tpc_transaction SET decided = NULL",
     "rows": "UPDATE tpc_receipt SET rows = 4 WHERE position = 1",
     "digest": "UPDATE tpc_receipt SET digest = 'x' WHERE position = 0",
     "handle": "UPDATE tpc_receipt SET handle = '{\"p\":2}' WHERE position = 0",

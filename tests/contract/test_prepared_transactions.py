@@ -411,7 +411,7 @@ def test_a_commit_reads_only_what_is_held_prepared(world, postgres_database):
         "SELECT 'orders', n, 1, 'committed', NULL, '{}' "
         f"FROM generate_series(100, {many + 99}) n; "
         "INSERT INTO orders_tpc_branch "
-        "SELECT n, 'orders', n, 1, 0, 1, 'committed', 1, 'digest', 0, 0 "
+        "SELECT n, 'orders', n, 1, 0, 1, 'committed', 1, 'digest', 0, 0, 0 "
         f"FROM generate_series(100, {many + 99}) n; "
         "INSERT INTO orders_tpc_outcome SELECT tag FROM orders_tpc_branch; "
         "ANALYZE",

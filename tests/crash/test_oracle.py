@@ -159,8 +159,8 @@ def test_a_branch_in_doubt_is_stuck(places):
         places,
         "ledger",
         "INSERT INTO others_tpc_branch (application, batch, attempt, partition, "
-        "task_attempt, state, rows, digest, since) "
-        "VALUES ('crash', 1, 1, 0, 0, 'prepared', 1, 'x', 0)",
+        "task_attempt, state, rows, digest, checksum, since) "
+        "VALUES ('crash', 1, 1, 0, 0, 'prepared', 1, 'x', 0, 0)",
     )
     assert oracle.judge(places, 0) == Verdict(stuck=1)
 

@@ -24,14 +24,15 @@ CREATE TABLE orders_tpc_branch (
 	state VARCHAR(9) NOT NULL, 
 	rows BIGINT NOT NULL, 
 	digest VARCHAR(64) NOT NULL, 
+	checksum BIGINT NOT NULL, 
 	since FLOAT NOT NULL, 
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',1.79573576657161760325e+09,1.7957357666460607052e+09);
-INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',1.79573576671826744084e+09,1.7957357667429711818e+09);
-INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',1.79573576677989315986e+09,1.79573576681285500527e+09);
-INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',1.7957357668449623585e+09,NULL);
+INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79574744974012303353e+09,1.79574745030481934546e+09);
+INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79574745070883607864e+09,1.79574745091627573966e+09);
+INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.7957474513212952614e+09,1.79574745163556051259e+09);
+INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79574745195611953736e+09,NULL);
 CREATE TABLE orders_tpc_hidden (
 	tag INTEGER NOT NULL, 
 	doomed BIGINT, 
@@ -43,7 +44,7 @@ CREATE TABLE orders_tpc_schema (
 	journal VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "orders_tpc_schema" VALUES(1,'a967a3f9ee8d43e3a3b69bbd255019a6','tagged_rows');
+INSERT INTO "orders_tpc_schema" VALUES(1,'2925ae87eb164f1eb2a93cb676ee34d7','tagged_rows');
 CREATE TABLE orders_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -53,10 +54,10 @@ CREATE TABLE orders_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-b675c20ed15793b03e20d5565e85c3a2-fd203deec1797472-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-b8c59c866c6f0adc9405801b2b50af2f-2cd5072d0a2375ae-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-f56d6b52cb003d15765c9562d10ec4bb-789a3f4510078f63-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-4e7ceb81346d608c7dd7e3a102f940df-9f721b42627f0954-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-e556b69c2a4ebfa8c3f6c1edbd1107a8-75e95a33524a8188-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-68e1b00ec4415cb169bfeb0e53e10feb-6b36cb89dcf75448-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-1de39855091f513689484ea5461ba335-9bbb26fd0a91ac74-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-4fb1ba50c27ec62aa48eb7aa0507bb46-f5ae3e2bd7cb6774-03"}');
 CREATE INDEX orders_tpc_open ON orders_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX orders_tpc_tag ON orders_tpc (tpc_tag);
 CREATE VIEW orders AS SELECT r.id, r.amount FROM (SELECT r.* FROM orders_tpc r WHERE NOT EXISTS (SELECT 1 FROM orders_tpc_hidden h WHERE h.tag = r.tpc_tag)) r;

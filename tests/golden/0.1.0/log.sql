@@ -31,9 +31,9 @@ CREATE TABLE tpc_delivery (
 	given_up DOUBLE, 
 	PRIMARY KEY (transaction_id, participant)
 );
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79573576667062926289e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.7957357667487208843e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79573576682218956942e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79574745039505219456e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79574745099197649956e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79574745172248411177e+09,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','ledger',0,NULL,0,NULL,NULL,0,NULL,NULL);
 CREATE TABLE tpc_receipt (
 	transaction_id TEXT NOT NULL, 
@@ -57,7 +57,7 @@ CREATE TABLE tpc_run (
 	PRIMARY KEY (application, run), 
 	UNIQUE (application, sequence)
 );
-INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79573576585583233834e+09,0);
+INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79574744183708214766e+09,0);
 CREATE TABLE tpc_transaction (
 	id TEXT NOT NULL, 
 	application TEXT NOT NULL, 
@@ -78,16 +78,16 @@ CREATE TABLE tpc_transaction (
 	PRIMARY KEY (id), 
 	UNIQUE (application, batch, attempt)
 );
-INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79573576585611104959e+09,1.79573576662383723257e+09,1.79573576667062926289e+09,900.0,1.79573666585579633713e+09,'{}',1,NULL,'0086886169764731a6f3a30166e038198ed1226c189fd19806c270951d9defa2');
-INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79573576667799448963e+09,1.7957357667292349339e+09,1.7957357667487208843e+09,900.0,1.79573666667795610427e+09,'{"tpc-process":"{\"service.instance.id\": \"9fda15e8-5a94-47b0-b96c-3c3b6ed37664\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795735766677601463","traceparent":"00-b8c59c866c6f0adc9405801b2b50af2f-83e185a64d3b29ec-03"}',0,'aborted: error: while it was written: RuntimeError: a task failed','26ca875ee7f6299420f3063e00d199e87672563e019e829d175998e53e085c63');
-INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.7957357667524178028e+09,1.79573576678934192655e+09,1.79573576682218956942e+09,900.0,1.7957366667523794174e+09,'{"tpc-previous":"00-b8c59c866c6f0adc9405801b2b50af2f-83e185a64d3b29ec-03","tpc-process":"{\"service.instance.id\": \"9fda15e8-5a94-47b0-b96c-3c3b6ed37664\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795735766751942619","traceparent":"00-f56d6b52cb003d15765c9562d10ec4bb-4d52094c5034440c-03"}',1,NULL,'25fec8f7e19a67bb27bc7210889094c2bfa5cbb973a4d5a4b6f7d167220d432b');
-INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.79573576682483267781e+09,1.79573576688116502762e+09,NULL,900.0,1.79573666682479357722e+09,'{"tpc-process":"{\"service.instance.id\": \"9fda15e8-5a94-47b0-b96c-3c3b6ed37664\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795735766824412104","traceparent":"00-4e7ceb81346d608c7dd7e3a102f940df-7ce4064e4aa1453a-03"}',1,NULL,'5d56bf00ecf0276146e5df05769955b754d1036b7b25760ec9db776bf1c4a7e7');
+INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79574744183745098119e+09,1.79574745007329869268e+09,1.79574745039505219456e+09,900.0,1.79574834183704853062e+09,'{}',1,NULL,'aec62fac329be3c183826c5a5bcf03f507e62e72f6fc4f17e29d8cd809186981');
+INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79574745050420022012e+09,1.7957474507795460224e+09,1.79574745099197649956e+09,900.0,1.7957483505041418075e+09,'{"tpc-process":"{\"service.instance.id\": \"211b5fda-235a-423b-9124-8e4d3a332436\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795747450503231348","traceparent":"00-68e1b00ec4415cb169bfeb0e53e10feb-ab1b6b2d6baaa67e-03"}',0,'aborted: error: while it was written: RuntimeError: a task failed','4fe4d77844c8a04c6b7ec2ca13057ba5e0f794a799c9556657f29b03f958507f');
+INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.79574745099427509308e+09,1.79574745140717267986e+09,1.79574745172248411177e+09,900.0,1795748350.99421,'{"tpc-previous":"00-68e1b00ec4415cb169bfeb0e53e10feb-ab1b6b2d6baaa67e-03","tpc-process":"{\"service.instance.id\": \"211b5fda-235a-423b-9124-8e4d3a332436\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795747450993685886","traceparent":"00-1de39855091f513689484ea5461ba335-a155c6a2d654486a-03"}',1,NULL,'3a2772a8fd937e1a5634763dabbfa66a8b6b0991a19924fcf0aa1140f3425160');
+INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.79574745172595357902e+09,1.79574745201552367205e+09,NULL,900.0,1.79574835172589898106e+09,'{"tpc-process":"{\"service.instance.id\": \"211b5fda-235a-423b-9124-8e4d3a332436\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795747451725317005","traceparent":"00-4fb1ba50c27ec62aa48eb7aa0507bb46-bffc12a4a26522de-03"}',1,NULL,'f3ab6d43dc9ae25f724b0f3b85838eb6c0e2a320db1848ec89ce4840affb1ffc');
 CREATE TABLE tpc_version (
 	version INTEGER NOT NULL, 
 	PRIMARY KEY (version)
 );
 INSERT INTO "tpc_version" VALUES(1);
+CREATE INDEX tpc_unfinished ON tpc_transaction (application, batch, attempt) WHERE finished IS NULL;
 CREATE UNIQUE INDEX tpc_one_commit ON tpc_transaction (application, batch) WHERE decision = 'commit';
 CREATE INDEX tpc_not_committed ON tpc_transaction (application, batch, attempt) WHERE state IN ('aborted', 'concluded');
-CREATE INDEX tpc_unfinished ON tpc_transaction (application, batch, attempt) WHERE finished IS NULL;
 COMMIT;

@@ -11,12 +11,14 @@ import dataclasses
 import itertools
 import json
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import (
     BranchId,
     Carrier,
@@ -24,7 +26,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     carrier_from_json,
 )
-from tracing_2pc.core.states import BranchState
+from tracing_2pc.core.states import BranchState, Refusal
 from tracing_2pc.participant.answers import BranchRef, BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
@@ -32,6 +34,7 @@ from tracing_2pc.participant.journal.statements import Statements
 from tracing_2pc.store.engines.writes import execute
 
 _SLICE: Final = 500
+_STATES: Final = frozenset(map(str, BranchState))
 _NAMES: Final = {
     kind: tuple(field.name for field in dataclasses.fields(kind))
     for kind in (TransactionId, BranchId)
@@ -89,6 +92,8 @@ class Journal:
             if r.seal == "committed" and r.attempt != transaction.attempt
         )
         branch_rows = [r for r in of_attempt if r.tag is not None]
+        for r in branch_rows:
+            self._raise_if_damaged(transaction, r)
         branches = self._branches(connection, branch_rows)
         known = {branch.tag for branch in branches}
         return TransactionRow(
@@ -96,7 +101,7 @@ class Journal:
             forgotten_through=rows[0].forgotten_through,
             participant=rows[0].participant,
             recorded=own is not None,
-            seal=BranchState(own.seal) if own and own.seal else None,
+            seal=self._seal(transaction, own.seal) if own and own.seal else None,
             by_hand=own is not None and own.resolved_because is not None,
             carrier=carrier_from_json(stored or "{}"),
             branches={branch.ref.branch: branch for branch in branches},
@@ -104,6 +109,26 @@ class Journal:
             committed=next(committed, None),
             leftovers=branch is not None and bool(rows[0].leftovers),
         )
+
+    def _raise_if_damaged(self, transaction: TransactionId, r: Any) -> None:
+        """Refuse a branch's row that nobody has written so: SQLite has no checksums.
+
+        Of what changes, one part is held against another: no single bit turns both.
+        """
+        ref = BranchRef(BranchId(r.partition, r.task_attempt), r.row_count, r.digest)
+        is_state = r.state in _STATES and (r.state == "prepared") == (r.sealed is None)
+        if not is_state or r.checksum != checksum_of(transaction, ref, r.tag):
+            raise self._damaged(transaction, f"branch {ref.branch} in {self.name}_tpc_")
+
+    def _seal(self, transaction: TransactionId, seal: str) -> BranchState:
+        if seal not in _STATES:
+            raise self._damaged(transaction, f"its seal in {self.name}_tpc_")
+        return BranchState(seal)
+
+    def _damaged(self, transaction: TransactionId, what: str) -> RefusalError:
+        where = f"{what}… does not match its checksum"
+        detail = f"{transaction}: {where}: restore the participant's database"
+        return RefusalError(Refusal.NOT_NOW, detail, transaction_id=str(transaction))
 
     def _branches(self, connection: Connection, rows: Sequence[Any]) -> list[BranchRow]:
         """Return the branches of these rows, without those noted and never prepared."""
@@ -166,6 +191,7 @@ class Journal:
             return True
         values = _values(row.transaction, ref.branch) | {"since": since, "tag": tag}
         values |= {"rows": ref.rows, "digest": ref.digest}
+        values["checksum"] = checksum_of(row.transaction, ref, tag)
         values["carrier"] = json.dumps(carrier)
         return connection.scalar(self.statements.add_prepared, values) is not None
 
@@ -176,7 +202,8 @@ class Journal:
         ref: BranchRef,
         values: Mapping[str, Any],
     ) -> None:
-        content = {"rows": ref.rows, "digest": ref.digest}
+        checksum = checksum_of(row.transaction, ref, values.get("tag", 0))
+        content = {"rows": ref.rows, "digest": ref.digest, "checksum": checksum}
         values = {**_values(row.transaction, ref.branch), **content, **values}
         connection.execute(self.tables.branch.insert(), values)
 
@@ -323,6 +350,9 @@ class Journal:
             statement = statement.where(b.c.application == application)
         rows = connection.execute(statement.order_by(b.c.tag).limit(limit)).all()
         by_tag = {r.tag: r for r in rows}
+        for r in rows:
+            of = TransactionId(r.application, r.batch, r.attempt)
+            self._raise_if_damaged(of, r)
         page = [
             (
                 TransactionId(r.application, r.batch, r.attempt),
@@ -353,6 +383,15 @@ class Journal:
         a, t = self.tables.application.c, self.tables.transaction.c
         known = sa.union(sa.select(a.application), sa.select(t.application))
         return set(connection.execute(known).scalars())
+
+
+def checksum_of(transaction: TransactionId, ref: BranchRef, tag: int) -> int:
+    """Return CRC-32 over what never changes of a branch's row.
+
+    One that was never prepared gets its tag as it is stored, and has no rows by it.
+    """
+    text = f"{transaction} {ref.branch} {ref.rows} {ref.digest} {tag * bool(ref.rows)}"
+    return zlib.crc32(text.encode())
 
 
 def in_slices(items: Iterable[_Item], size: int = _SLICE) -> Iterator[list[_Item]]:

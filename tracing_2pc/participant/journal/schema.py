@@ -80,6 +80,8 @@ class Tables:
             sa.Column("state", sa.String(9), nullable=False),
             sa.Column("rows", sa.BigInteger, nullable=False),
             sa.Column("digest", sa.String(64), nullable=False),
+            # Over what never changes of the row: `journal.checksum_of`.
+            sa.Column("checksum", sa.BigInteger, nullable=False),
             sa.Column("since", sa.Float(53), nullable=False),
             sa.Column("sealed", sa.Float(53)),
             sa.UniqueConstraint(*key),

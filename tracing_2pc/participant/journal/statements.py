@@ -17,7 +17,7 @@ _APPLICATION: Final = ("application",)
 _BATCH: Final = (*_APPLICATION, "batch")
 _TRANSACTION: Final = (*_BATCH, "attempt")
 _BRANCH: Final = ("partition", "task_attempt")
-_CONTENT: Final = ("rows", "digest", "since")
+_CONTENT: Final = ("rows", "digest", "checksum", "since")
 
 _NEXT_TAG: Final = {
     "postgresql": "nextval(pg_get_serial_sequence('{}', 'tag'))",
@@ -105,7 +105,8 @@ class Statements:
             *(t.c.attempt, t.c.seal, t.c.resolved_because),
             sa.case((is_first, t.c.carrier)).label("carrier"),
             *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
-            *(b.c.rows.label("row_count"), b.c.digest, b.c.since, b.c.sealed),
+            *(b.c.rows.label("row_count"), b.c.digest, b.c.checksum),
+            *(b.c.since, b.c.sealed),
             *(some.label("leftovers") for some in leftovers),
         ).select_from(
             joined.outerjoin(t, batch).outerjoin(

@@ -11,7 +11,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.store.engines.database import BEGIN, Database, Failure, leave_where
+from tracing_2pc.store.engines.database import (
+    BEGIN,
+    Database,
+    Failure,
+    leave_where,
+    not_now,
+)
 
 # IMMEDIATE: a writer waits for the lock at the start, where SQLite does wait.
 _DURABLE: Final = ("PRAGMA synchronous = FULL", "BEGIN IMMEDIATE")
@@ -32,6 +38,8 @@ _NETWORK: Final = frozenset(
 """Where neither SQLite's locks nor its shared memory can be relied on."""
 
 READ_ONLY: Final = "read-only: the file, its folder or its disk"
+DAMAGED: Final = "the file is damaged: restore it ({})"
+_DAMAGED: Final = re.compile("malformed|not a database|decode", re.IGNORECASE)
 _IDENTITY: Final = "tpc_file"
 
 
@@ -70,7 +78,12 @@ def open_sqlite(
 
     @sa.event.listens_for(engine, "connect")
     def write_ahead(connection: sqlite3.Connection, _: object) -> None:
-        _write_ahead(connection, lock_wait)
+        try:
+            _write_ahead(connection, lock_wait)
+        except (sqlite3.Error, UnicodeError) as error:
+            if (why := _damage(error)) is not None:
+                raise not_now(why) from None
+            raise sa.exc.OperationalError("", {}, error) from None
 
     _follow(path, engine)
     leave_where(engine, _reason_to_leave)
@@ -87,9 +100,29 @@ def open_sqlite(
 
 def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
     # A file that was opened while it was read-only stays so until it is opened anew.
-    if "readonly database" in str(context.original_exception):
+    error = context.original_exception
+    if "readonly database" in str(error):
         return READ_ONLY
-    return None
+    return _damage(error)
+
+
+def _damage(error: BaseException) -> str | None:
+    return DAMAGED.format(error) if _DAMAGED.search(str(error)) else None
+
+
+def storage_faults(database: Database) -> list[str]:
+    """Read all of a SQLite file; say what is damaged, a line each; [] if nothing is.
+
+    Tables and their indexes are held against each other, which no read of a record
+    does. It takes as long as reading the file. What a row holds, its checksum tells.
+    """
+    try:
+        with database.reading() as connection:
+            lines = connection.exec_driver_sql("PRAGMA integrity_check(10)").scalars()
+            found = [line.replace("\n", " ") for line in lines if line != "ok"]
+    except Exception as error:  # noqa: BLE001 - the owner's, or the driver's
+        found = [str(error).partition("\n")[0]]
+    return [f"{database.address}: {DAMAGED.format(line)}" for line in found]
 
 
 def _write_ahead(connection: sqlite3.Connection, wait: float) -> None:

@@ -34,7 +34,13 @@ from tracing_2pc.core.states import FINAL, Decision, TransactionState
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log import statements as sql
-from tracing_2pc.store.log.records import Change, cause_of, passed_by_of, said_in
+from tracing_2pc.store.log.records import (
+    Change,
+    cause_of,
+    passed_by_of,
+    said_in,
+    state_of,
+)
 
 _LOOKED_AT: Final = 50_000
 """Transactions that a page looks at, to find a participant's."""
@@ -240,7 +246,7 @@ class SqlLogReader:
     ) -> dict[TransactionId, TransactionState]:
         with self._database.reading() as connection:
             return {
-                TransactionId.parse(row.id): TransactionState(row.state)
+                TransactionId.parse(row.id): state_of(row.id, row.state)
                 for row in _rows_of(connection, sql.STATES_OF, transactions)
             }
 
@@ -331,7 +337,7 @@ def _summary(row: Any) -> TransactionSummary:
     cause, detail = cause_of(row.reason)
     return TransactionSummary(
         transaction=TransactionId.parse(row.id),
-        state=TransactionState(row.state),
+        state=state_of(row.id, row.state),
         decision=row.decision and Decision(row.decision),
         started=row.started,
         decided=row.decided,

@@ -24,7 +24,13 @@ from tracing_2pc.core.model import (
     carrier_from_json,
     count_rows,
 )
-from tracing_2pc.core.states import Decision, TransactionEvent, TransactionState, Vote
+from tracing_2pc.core.states import (
+    FINAL,
+    Decision,
+    TransactionEvent,
+    TransactionState,
+    Vote,
+)
 from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.engines.writes import execute
 from tracing_2pc.store.log import rules, schema
@@ -34,6 +40,9 @@ from tracing_2pc.store.log.receipts import canonical
 _ABORTED: Final = "aborted"
 """Begins the `reason` of an abort, before its cause and what is known of that; any
 other reason is that of a quarantine."""
+
+_EPOCH: Final = 1.0
+"""Seconds: what one bit makes of a NULL. Nothing was acknowledged then."""
 
 _DECIDE: Final = {
     Decision.COMMIT: TransactionEvent.DECIDE_COMMIT,
@@ -73,7 +82,7 @@ class Change:
         columns = {k: v for k, v in row._mapping.items() if k != "participant"}
         columns |= {
             "run_known": bool(row.run_known),
-            "state": row.state and TransactionState(row.state),
+            "state": row.state and state_of(row.newest, row.state),
             "attempt": row.attempt or 0,
             "carrier": carrier_from_json(row.carrier or "{}"),
             "has_active": bool(row.has_active),
@@ -367,12 +376,37 @@ def _record(
         )
         # Rule 9: a record that cannot be trusted is not read as something else.
         if str(record.id) == row.id and checksum_of(record) == row.checksum:
-            return record
+            # What is stored by itself is not in it: no single bit makes it so.
+            is_final = record.state in FINAL
+            times = [d.acknowledged for d in deliveries if d.acknowledged is not None]
+            decided = (record.decided is not None) == (record.decision is not None)
+            if (
+                decided
+                and is_final == (record.finished is not None)
+                and all(time > _EPOCH for time in times)
+            ):
+                return record
     except (TypeError, ValueError):
         pass  # not even readable: refused like any other mismatch
-    raise DecisionLogError(
-        f"record {row.id} does not match its checksum: refused",
-        transaction_id=str(row.id),
+    raise _damaged(row.id)
+
+
+def state_of(id_: str, state: str) -> TransactionState:
+    """Return the state in a row that is read without its record.
+
+    Raises:
+        DecisionLogError: there is no such state.
+    """
+    try:
+        return TransactionState(state)
+    except ValueError:
+        raise _damaged(id_) from None
+
+
+def _damaged(id_: str) -> DecisionLogError:
+    return DecisionLogError(
+        f"record {id_} does not match its checksum: refused",
+        transaction_id=str(id_),
     )
 
 

@@ -1,0 +1,82 @@
+"""A disk lies: a bit is flipped, or pages are gone. Nothing is acknowledged wrongly."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from power.damage import STORES, Answers, Damage, answers, judge
+
+SAMPLE = 24
+SHARDS = 8
+
+pytestmark = pytest.mark.ci
+
+
+class Victim:
+    """A small file, and copies of it that are damaged."""
+
+    def __init__(self, store: Any, folder: Path) -> None:
+        self._store, self._folder, self._copies = store, folder, 0
+        store.make(folder)
+        self.data = (folder / store.name).read_bytes()
+        self._truth: Answers = answers(store, self._copy(self.data))
+
+    def _copy(self, data: bytes) -> Path:
+        self._copies += 1
+        folder = self._folder / str(self._copies)
+        folder.mkdir()
+        (folder / self._store.name).write_bytes(data)
+        return folder
+
+    def judge(self, data: bytes) -> Damage:
+        """Ask of a copy with this in it, after the storage check of another."""
+        return judge(self._store, self._copy(data), self._truth)
+
+    def flipped(self, at: int, bit: int) -> bytes:
+        data = bytearray(self.data)
+        data[at] ^= 1 << bit
+        return bytes(data)
+
+
+@pytest.fixture(params=STORES)
+def victim(request, tmp_path) -> Victim:
+    return Victim(STORES[request.param], tmp_path)
+
+
+def assert_honest(damage: Damage, where: object) -> None:
+    """No decision is another, each error is a line, other answers are reported."""
+    assert not damage.decided, (where, damage)
+    assert not damage.unclear, (where, damage)
+    assert damage.reported or not damage.wrong, (where, damage)
+
+
+def flips(victim: Victim, seed: str) -> Iterator[tuple[int, int]]:
+    drawn = random.Random(seed)
+    return ((at, drawn.randrange(8)) for at in range(len(victim.data)))
+
+
+def test_a_flipped_bit_is_no_other_decision(victim):
+    """Read again it is as it was, or refused; or the storage check names the damage."""
+    for at, bit in random.Random(7).sample([*flips(victim, "ci")], SAMPLE):
+        assert_honest(victim.judge(victim.flipped(at, bit)), (at, bit))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_bit_of_each_byte(victim, shard):
+    """The same at every byte of the file."""
+    for at, bit in [*flips(victim, f"{shard}")][shard::SHARDS]:
+        assert_honest(victim.judge(victim.flipped(at, bit)), (at, bit))
+
+
+def test_a_file_that_was_cut_is_refused(victim):
+    """At every third page, so that no table of it is whole: nothing is made anew."""
+    for pages in range(1, len(victim.data) // 512, 3):
+        damage = victim.judge(victim.data[: pages * 512])
+        assert_honest(damage, pages)
+        assert damage.reported
