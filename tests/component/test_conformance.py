@@ -171,3 +171,35 @@ def test_a_person_asks_for_it(
     assert main(command) == 1
     assert "does not match its checksum" in capsys.readouterr().out
     assert not (left.folder / "gone.db").exists()
+
+
+def test_a_damaged_index_is_found(
+    left: Left,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By `check --deep`, in the log and in a journal: no record by itself tells it."""
+    monkeypatch.chdir(left.folder)
+    (name, journal), *_ = left.journals
+    for url in (left.log, journal):
+        drop_index_entries(Path(url.removeprefix("sqlite:///")))
+    command = ["check", "--log", left.log, "--deep", "--journal", f"{name}={journal}"]
+    assert main(command) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("wrong # of entries in index") >= 2
+    assert "keep a copy of the file" in out
+
+
+def drop_index_entries(file: Path) -> None:
+    """Let each index of a file be an empty one's root, as a lost page leaves it."""
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+        roots = database.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE type = 'index'"
+        ).fetchall()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(file.read_bytes())
+    for (root,) in roots:
+        start = (root - 1) * size
+        data[start : start + 8] = b"\x0a\0\0\0\0" + size.to_bytes(2, "big") + b"\0"
+    file.write_bytes(data)

@@ -20,6 +20,11 @@ _CURE: Final = (
     "or edited explains most of these; if none was, please report it"
 )
 
+_RESTORE: Final = (
+    "stop what writes to it, keep a copy of the file, and restore it; the disk may be "
+    "failing"
+)
+
 Journals = Sequence[tuple[str, str]]
 """Participants, and the URL of the database with the journal of each."""
 
@@ -36,20 +41,20 @@ def look_deeper(
     """
     if not settings.log:
         return  # said already
-    yield from _contradictions(settings.log, journals, traces)
-
-
-def _contradictions(
-    log: str, journals: Journals, traces: Sequence[str]
-) -> Iterator[Finding]:
-    """Hold log, journals and spans against the protocol."""
+    stores = [(_LOG, settings.log), *((_source(name), url) for name, url in journals)]
     try:
+        for about, url in stores:
+            for line in conformance.storage_faults_at(url, str(about)):
+                yield fault(about, line, _RESTORE)
         spans = [span for file in traces for span in read_trace_file(Path(file))]
-        found = conformance.check_run(log, journals, spans)
+        found = conformance.check_run(settings.log, journals, spans)
     except (TwoPhaseError, OSError, ValueError) as error:
         why = f"not held against the protocol: {error}"
         yield fault(_LOG, why, "mend that, and check again")
         return
     for one in found:
-        about = participant_source(one.participant) if one.participant else _LOG
-        yield fault(about, str(one), _CURE)
+        yield fault(_source(one.participant), str(one), _CURE)
+
+
+def _source(participant: str) -> Source:
+    return participant_source(participant) if participant else _LOG

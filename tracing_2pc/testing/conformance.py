@@ -25,11 +25,13 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
+from tracing_2pc.core.settings import LOCK_WAIT
 from tracing_2pc.core.states import FINAL, Decision, TransactionState, Vote
 from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.protocol.votes import check_votes
-from tracing_2pc.store.engines.urls import display_url
+from tracing_2pc.store.engines.sqlite import open_sqlite, storage_faults
+from tracing_2pc.store.engines.urls import database_url, display_url
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log.database import open_log
 
@@ -252,6 +254,26 @@ def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
             held = Held(row.state, row.row_count, row.digest)
             journal.branches[id_][BranchId(row.partition, row.task_attempt)] = held
     return [*found.values()]
+
+
+def storage_faults_at(reference: str, name: str) -> list[str]:
+    """Read a SQLite file whole, and say what is damaged: an index hides records.
+
+    Nothing of a file that is not there, or of a server, which reads its own.
+
+    Args:
+        reference: URL of the database, or `env:NAME`.
+        name: whose it is, for messages.
+
+    Raises:
+        ConfigurationError: not such a URL.
+    """
+    url = database_url(reference, name)
+    is_file = url.get_backend_name() == "sqlite" and Path(str(url.database)).is_file()
+    if not is_file:
+        return []
+    with contextlib.closing(open_sqlite(url, name, lock_wait=LOCK_WAIT)) as database:
+        return storage_faults(database)
 
 
 # --- what is held against what -------------------------------------------------------
