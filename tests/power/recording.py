@@ -80,6 +80,18 @@ class Marks:
         os.write(self._file, json.dumps([kind, about]).encode() + b"\n")
 
 
+def read_promises(folder: Path) -> list[Promise]:
+    """Return what a writer has noted."""
+    lines = (folder / _MARKS).read_text(encoding="utf-8").splitlines()
+    return [Promise(*json.loads(line)) for line in lines]
+
+
+def environment() -> dict[str, str]:
+    """Return that of a process which imports what this one does."""
+    tests = Path(__file__).parents[1]
+    return {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
+
+
 def record(folder: Path, world: str, fault: str = "") -> list[Step]:
     """Run a world's writer under strace, and return what it did, in order.
 
@@ -94,6 +106,7 @@ def record(folder: Path, world: str, fault: str = "") -> list[Step]:
             *(sys.executable, "-W", "ignore", "-m", "power.worlds"),
             *(world, str(folder), fault),
         ],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=PATIENT,

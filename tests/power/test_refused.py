@@ -1,0 +1,80 @@
+"""A flush fails, or the disk is full, at such a call: no success leaves.
+
+The writers of `make power` run with a library preloaded that refuses one call.
+What they have answered until then is judged as after a loss of power, without one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.waiting import PATIENT
+
+from power.recording import DISK, environment, read_promises
+from power.worlds import WORLDS
+
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the shim"),
+]
+HERE = Path(__file__).parent
+CALLS = {"flush": (2, 9, 20), "full": (3, 15, 60)}
+"""Which of the calls is refused; a writer makes fewer, or more."""
+IN_CI = ("decision log", "FileSink")
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory) -> Path:
+    """Return the library, built here."""
+    built = tmp_path_factory.mktemp("shim") / "refuse.so"
+    command = ["gcc", "-shared", "-fPIC", "-o", str(built), str(HERE / "refuse.c")]
+    subprocess.run([*command, "-ldl"], check=True, timeout=PATIENT)
+    return built
+
+
+@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(world, marks=() if world in IN_CI else pytest.mark.nightly)
+        for world in WORLDS
+    ],
+)
+def test_what_a_disk_refuses_is_no_success(world, what, shim, tmp_path):
+    """Each answer that left is true; the error is one line; and it starts again."""
+    refused = 0
+    for nth in CALLS[what]:
+        folder = tmp_path / f"{nth}"
+        (folder / DISK).mkdir(parents=True)
+        WORLDS[world].prepare(folder / DISK)
+        ran = subprocess.run(
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-m",
+                "power.worlds",
+                world,
+                str(folder),
+                "",
+            ],
+            env={
+                **environment(),
+                "LD_PRELOAD": str(shim),
+                "REFUSE": f"{nth} {what}",
+                "REFUSE_BELOW": str(folder / DISK),
+            },
+            capture_output=True,
+            text=True,
+            timeout=PATIENT,
+            check=False,
+        )
+        refused += ran.returncode != 0
+        promises = read_promises(folder)
+        faults = list(WORLDS[world].judge(folder / DISK, promises))
+        assert faults == [], (nth, ran.stderr[-2000:])
+    assert refused
