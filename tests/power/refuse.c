@@ -1,6 +1,6 @@
-/* Preloaded: refuse what the file whose name is in REFUSE says, from there on.
-   "flush": fsync and fdatasync fail with EIO. "full": writes fail with ENOSPC.
-   A number before it counts down calls: "3 flush" refuses the third one only. */
+/* Preloaded: refuse one call on a file below REFUSE_BELOW, and write a dot to the
+   file REFUSED then. REFUSE is "3 flush": the third fsync or fdatasync fails with EIO;
+   or "3 full": the third write fails with ENOSPC. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,10 +28,16 @@ static int refuses(const char *what, int fd)
     static int calls;
     const char *wanted = getenv("REFUSE");
     char kind[16];
+    FILE *said;
     int nth;
     if (!wanted || sscanf(wanted, "%d %15s", &nth, kind) != 2 || strcmp(kind, what) || !below(fd))
         return 0;
-    return ++calls == nth;
+    if (++calls != nth)
+        return 0;
+    said = fopen(getenv("REFUSED"), "a");
+    fputc('.', said);
+    fclose(said);
+    return 1;
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))

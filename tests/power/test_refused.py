@@ -45,36 +45,24 @@ def shim(tmp_path_factory) -> Path:
     ],
 )
 def test_what_a_disk_refuses_is_no_success(world, what, shim, tmp_path):
-    """Each answer that left is true; the error is one line; and it starts again."""
-    refused = 0
+    """Each answer that left is true, and it starts again."""
+    said = tmp_path / "refused"
     for nth in CALLS[what]:
         folder = tmp_path / f"{nth}"
-        (folder / DISK).mkdir(parents=True)
-        WORLDS[world].prepare(folder / DISK)
+        disk = folder / DISK
+        disk.mkdir(parents=True)
+        WORLDS[world].prepare(disk)
+        command = ["-W", "ignore", "-m", "power.worlds", world, str(folder), ""]
+        preloaded = {"LD_PRELOAD": str(shim), "REFUSE": f"{nth} {what}"}
+        places = {"REFUSE_BELOW": str(disk), "REFUSED": str(said)}
         ran = subprocess.run(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-m",
-                "power.worlds",
-                world,
-                str(folder),
-                "",
-            ],
-            env={
-                **environment(),
-                "LD_PRELOAD": str(shim),
-                "REFUSE": f"{nth} {what}",
-                "REFUSE_BELOW": str(folder / DISK),
-            },
+            [sys.executable, *command],
+            env={**environment(), **preloaded, **places},
             capture_output=True,
             text=True,
             timeout=PATIENT,
             check=False,
         )
-        refused += ran.returncode != 0
-        promises = read_promises(folder)
-        faults = list(WORLDS[world].judge(folder / DISK, promises))
+        faults = list(WORLDS[world].judge(disk, read_promises(folder)))
         assert faults == [], (nth, ran.stderr[-2000:])
-    assert refused
+    assert said.exists(), "no call was refused"
