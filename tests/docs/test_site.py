@@ -1,8 +1,17 @@
-"""The site of the manual: built strictly, without a network."""
+"""The site of the manual: built strictly, without a network; what its search says."""
 
+from __future__ import annotations
+
+import functools
+import http.server
 import os
 import re
+import shutil
 import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from manual import ROOT
@@ -17,20 +26,50 @@ socket.socket.connect = socket.getaddrinfo = refuse
 from mkdocs.__main__ import cli
 cli()
 """
+FIRST: Final = ".md-search-result__item a"
+CHROMIUM: Final = shutil.which("chromium")
+ASKED: Final = {
+    "service is down when a batch comes": "faq job",
+    "where do I put the token": "faq security",
+    "which Spark versions are supported": "faq",
+    "can I use MySQL": "faq",
+    "run on databricks": "platforms",
+    "transaction is quarantined": "faq runbook",
+    "back up the decision log": "faq operating",
+    "write parquet to s3": "sink",
+    "why is my batch slow": "faq tracing",
+    "rotate a token": "security",
+    "does it work with Delta Lake": "sink",
+    "PgBouncer": "service operating",
+    "what metrics should I watch": "metrics",
+    "upgrade without downtime": "upgrading",
+    "too many partitions": "job",
+    "write to two Kafka topics": "kafka",
+}
+"""What a user types, and which pages answer it: one of them is the first hit."""
+
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        sys.version_info < (3, 11),
+        reason="the last mkdocstrings for Python 3.10 does not fit the last pymdown",
+    ),
+]
 
 
-@pytest.mark.ci
-@pytest.mark.skipif(
-    sys.version_info < (3, 11),
-    reason="the last mkdocstrings for Python 3.10 does not fit the last pymdown there",
-)
-def test_the_site_is_built(tmp_path):
-    """No dead link or anchor, no name without a docstring; no page loads a stranger."""
-    site = tmp_path / "site"
-    command = [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", site]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Build it, strictly."""
+    target = tmp_path_factory.mktemp("manual") / "site"
+    command = [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", target]
     told = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = ran(command, cwd=ROOT, env=told, timeout=AT_LAST)
     assert done.returncode == 0, done.stderr
+    return Path(target)
+
+
+def test_the_site_is_built(site):
+    """No dead link or anchor, no name without a docstring; no page loads a stranger."""
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
     assert [*site.rglob("__pycache__")] == []
@@ -43,3 +82,43 @@ def test_the_site_is_built(tmp_path):
     reference = (site / "api.html").read_text(encoding="utf-8")
     for name in ("two_phase_commit", "TaggedRows", "FaultProxy", "AbortedError"):
         assert f"{name}</" in reference, name
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Files, without a line for each."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address(site) -> Iterator[str]:
+    """Serve it on this machine."""
+    handler = functools.partial(Quiet, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: make browser")
+def test_the_search_answers(address):
+    """The first hit of a question, in a real browser, is a page that answers it."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    wrong = {}
+    with sync_api.sync_playwright() as playwright:
+        arguments = {"executable_path": CHROMIUM, "args": ["--no-sandbox"]}
+        browser = playwright.chromium.launch(**arguments)
+        page = browser.new_page()
+        page.set_default_timeout(AT_LAST * 1_000)
+        for question, answers in ASKED.items():
+            page.goto(f"{address}/index.html?q={question.replace(' ', '+')}")
+            hit = page.wait_for_selector(FIRST, state="attached")
+            first = re.sub(r".*/|\.html.*", "", hit.get_attribute("href") or "")
+            if first not in answers.split():
+                wrong[question] = first
+        browser.close()
+    assert wrong == {}
