@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from support.programs import ran
-from support.waiting import AT_LAST, SOON, until
+from support.waiting import AT_LAST, until
 
 from participants import flights
 from participants.demo import Demo
@@ -68,9 +68,9 @@ def launched(world):
     return world
 
 
-def kill(world, point: str, **told: str) -> None:
+def kill(world, point: str) -> None:
     flag = world.folder / "killed"
-    told |= {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(flag)}
+    told = {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(flag)}
     done = command(world, "launch", world.folder / "job.yaml", **told)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
     assert flag.read_text().startswith(point)
@@ -117,20 +117,22 @@ def test_what_was_not_decided_is_launched_anew(launched, point):
         pytest.param("launch.after_create", marks=CI),
     ],
 )
-def test_what_was_not_decided_in_time_is_ended_by_anybody(launched, point):
-    """By `recover`, without the file: nothing is left, and version 1 runs on."""
-    launched.item["timeout"] = f"{SOON:g}s"
-    launched.write()
+def test_what_was_not_decided_is_ended_by_anybody(launched, point):
+    """Decided abort from elsewhere, without the file: nothing is left of it.
+
+    So does `recover` when `timeout` is out. Version 1 runs on.
+    """
     before, jobs = launched.live, launched.jobs()
-    kill(launched, point, TPC_REQUEST_TIMEOUT=f"{SOON / 2:g}s")
+    kill(launched, point)
     (launched.folder / "job.yaml").rename(launched.folder / "elsewhere.yaml")
-
-    def recovered() -> str:
-        command(launched, "recover")
-        return command(launched, "ls", "--log-only").stdout
-
-    (line,) = until(recovered, lambda text: "aborted" in text).splitlines()[1:2]
-    assert not launched.staged(line.split()[0])
+    id_ = command(launched, "ls", "--log-only").stdout.split("\n")[1].split()[0]
+    done = command(launched, "resolve", id_, "--abort", "--yes", "--reason", "killed")
+    assert done.returncode == 0, done.stdout + done.stderr
+    recovers(launched)
+    assert f"{id_} aborted" in " ".join(
+        command(launched, "ls", "--log-only").stdout.split()
+    )
+    assert not launched.staged(id_)
     assert (launched.live, launched.jobs()) == (before, jobs)
     assert launched.rows() == [("totals", 1)]
 
@@ -166,6 +168,9 @@ def test_who_waits_for_a_launch_hears_how_it_ended(world):
     world.item["build"]["command"] = ["false"]
     assert command(world, "launch", world.write()).returncode == 2
     id_ = command(world, "ls", "--log-only").stdout.split("\n")[1].split()[0]
+    told = " ".join(command(world, "explain", id_).stdout.split())
+    assert "launch`, by --again or of a changed file, tries batch 0 again" in told
+    assert "next start of the query" not in told
     aborted = command(world, "await-launch", id_)
     assert (aborted.returncode, aborted.stdout.strip()) == (1, "decided abort")
     unknown = command(world, "await-launch", "totals.9.1")

@@ -319,8 +319,7 @@ class TransactionRecord:
     @property
     def job_only(self) -> frozenset[str]:
         """Sinks that nobody but the job can tell the decision."""
-        told = LAUNCH_SINKS if self.decision is Decision.COMMIT else frozenset()
-        return self.own_sinks - told
+        return self.own_sinks - LAUNCH_SINKS
 
     @property
     def trace_id(self) -> str | None:

@@ -104,8 +104,10 @@ def _after_the_end(
 ) -> Iterator[NextStep]:
     if context.is_replayed:
         batch, attempt = record.id.batch, record.id.attempt + 1
-        again = f"writes batch {batch} again, as attempt {attempt}"
-        yield NextStep(f"the next start of the query {again}")
+        who = "the next start of the query writes"
+        if record.own_sinks & LAUNCH_SINKS:
+            who = "`tracing-2pc launch`, by --again or of a changed file, tries"
+        yield NextStep(f"{who} batch {batch} again, as attempt {attempt}")
     what = "it is forgotten, once Spark has begun a later batch"
     yield NextStep(what, finished + context.settings.keep_finished)
 
@@ -204,9 +206,8 @@ def _finish_decided(
     own = [name for name in record.pending if name in record.job_only]
     services = [name for name in record.pending if name not in own]
     if own:
-        starts = "launch the file" if {*own} <= LAUNCH_SINKS else "start the job"
         yield Action(
-            f"{starts} of {application}",
+            f"start the job of {application}",
             safe=True,
             effect=f"tells its own sink {join_names(own)} to {decision} first; no "
             "other process can",

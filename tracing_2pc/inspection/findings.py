@@ -34,7 +34,6 @@ from tracing_2pc.inspection.participants import (
 )
 from tracing_2pc.inspection.wording import (
     NO_ADDRESS,
-    OF_LAUNCH,
     OWN_SINK,
     format_count,
     format_duration,
@@ -263,15 +262,13 @@ def _not_reached(
     for id_, record in log.records.items():
         if record.decided is not None and record.decided <= before:
             for name in record.pending:
-                if name in record.job_only or name not in LAUNCH_SINKS:
+                if name not in LAUNCH_SINKS:
                     waiting.setdefault(name, []).append(str(id_))
     for name, ids in waiting.items():
         if name not in evidence.participants and evidence.participants:
             more = len(ids) - 1
             waits = f"{ids[0]} and {more} more wait" if more else f"{ids[0]} waits"
             why, cure = OWN_SINK if name in own_sinks else NO_ADDRESS
-            if name in LAUNCH_SINKS:
-                why, cure = OF_LAUNCH
             source, why = participant_source(name), f"{why}, and {waits} for it"
             yield fault(source, why, cure, FindingKind.UNREADABLE)
 

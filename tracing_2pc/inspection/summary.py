@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracing_2pc.core.model import ADOPTED, DeliveryRecord
-from tracing_2pc.core.names import CAUSES
+from tracing_2pc.core.names import CAUSES, LAUNCH_SINKS
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.participants import ParticipantReport
 from tracing_2pc.inspection.view import TransactionView
@@ -66,6 +66,11 @@ def describe_no_action(view: TransactionView) -> str:
     """Return why there is nothing to do about a transaction itself."""
     if not view.is_replayed:
         return "Nothing: it needs nobody."
+    if LAUNCH_SINKS & {delivery.participant for delivery in view.deliveries}:
+        return (
+            "Nothing about this attempt. Mend why it was rolled back, and launch the "
+            "file again: changed, or by --again."
+        )
     return (
         f"Nothing about this attempt. Batch {view.transaction.batch} waits for its "
         "query: if that has ended, mend why the attempt was aborted, and start it."

@@ -36,12 +36,6 @@ OWN_SINK: Final = (
     "start the job, which finishes this first",
 )
 
-OF_LAUNCH: Final = (
-    "it is a part of a launch, of which no record says where it is",
-    "launch its file again, which drops what was left",
-)
-"""The same of a launch that was rolled back and not dropped."""
-
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
 
