@@ -34,7 +34,7 @@ endef
 
 .PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz power crash chaos chaos-events rules model counts bench jaeger \
 	test-jaeger console-pictures pictures oap kafka activemq test-brokers kubernetes test-k8s stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
-	compose-plugin engine test-compose docs docs-serve release lint lock clean
+	compose-plugin engine test-compose docs docs-serve release lint audit lock clean
 
 setup: | java .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)" >&2
@@ -272,7 +272,12 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit -q -c pyproject.toml -r -ll -ii tracing_2pc participants dashboards spec tools
 	PYTHONPATH=tests $(BIN)/python -m support.seconds
+
+audit: setup  ## dependencies against known vulnerabilities; where no advisories can be had, it says so
+	$(BIN)/uv tool run pip-audit -r requirements.txt --no-deps --disable-pip --progress-spinner off \
+		--format json | $(BIN)/python tools/audit.py
 
 lock: .venv/ready  ## after a change of the dependencies in pyproject.toml
 	VIRTUAL_ENV=.venv $(BIN)/uv pip compile --quiet --universal --all-extras --group dev \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from manual import ROOT, make_targets
 
+from tools.audit import report
 from tools.release_check import faults
 
 GITHUB: Final = ROOT / ".github"
@@ -95,6 +97,27 @@ def test_nothing_is_allowed_but_to_read(path):
         assert workflow[True] == {"push": {"tags": ["v*.*.*"]}}
         assert not any("contents: write" in line for line in text.splitlines())
         assert "secrets." not in text
+
+
+_CLEAN: Final = {"name": "a", "version": "1", "vulns": []}
+_BAD: Final = {**_CLEAN, "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
+_SKIPPED: Final = {"name": "b", "skip_reason": "not found"}
+
+
+@pytest.mark.parametrize(
+    ("text", "many", "missing"),
+    [
+        (json.dumps({"dependencies": [_CLEAN]}), 0, False),
+        (json.dumps({"dependencies": [_BAD, _SKIPPED]}), 1, True),
+        (json.dumps({"dependencies": [_SKIPPED]}), 0, True),
+        (json.dumps({"dependencies": []}), 0, True),
+        ("", 0, True),
+    ],
+)
+def test_an_audit_without_advisories_is_not_called_clean(text, many, missing):
+    """Where a package's advisories could not be had, it is said."""
+    found, not_audited = report(text)
+    assert (len(found), bool(not_audited)) == (many, missing)
 
 
 CHANGES: Final = (

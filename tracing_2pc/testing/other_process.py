@@ -120,7 +120,7 @@ def _be_the_process(pickled: bytes, variables: Mapping[str, str], to: Any) -> No
     os.environ.clear()
     os.environ.update(variables)
     try:
-        other, moment = pickle.loads(pickled)  # noqa: S301 - from our parent
+        other, moment = pickle.loads(pickled)  # noqa: S301 - from our parent  # nosec B301
         other.apply(moment)
     except ContractError as error:
         to.send(error)

@@ -133,7 +133,7 @@ class SinkProcess(OtherProcess):
     def apply(self, moment: str | None) -> None:
         """Apply the batch, here."""
         self.import_module()
-        sink = pickle.loads(self.sink)  # noqa: S301 - our own, from our parent
+        sink = pickle.loads(self.sink)  # noqa: S301 - our own, from our parent  # nosec B301
         if moment is None:
             os.environ[environment.TRACE_FILE] = str(self.scratch / "spans")
             lifecycle.start(self.application)
@@ -178,7 +178,7 @@ class JobAtOnce(OtherProcess):
     def apply(self, moment: str | None = None) -> None:
         """Apply the batches, here."""
         self.import_module()
-        self.write_to(pickle.loads(self.sink))  # noqa: S301 - our own, from our parent
+        self.write_to(pickle.loads(self.sink))  # noqa: S301 - our own, from our parent  # nosec B301
 
     def write_to(self, sink: Sink) -> None:
         """Apply the batches to a sink, which other threads may use as well."""
