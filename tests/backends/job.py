@@ -38,6 +38,9 @@ ROWS = 3
 AWAITED = "SPANS_ARE_AWAITED"
 """Set in the environment where a collector is sure to take them, sooner or later."""
 
+HELD = "RECORDS_HOLD"
+"""Set to a text that each record has beside its value."""
+
 
 def decisions(folder: Path) -> str:
     """Return the URL of the decision log."""
@@ -125,7 +128,10 @@ def _flush() -> None:
 
 def _records(batch: int, partition: int) -> Iterator[pa.RecordBatch]:
     first = (batch * PARTITIONS + partition) * ROWS
-    yield pa.RecordBatch.from_pydict({"value": list(range(first, first + ROWS))})
+    columns: dict[str, list[object]] = {"value": list(range(first, first + ROWS))}
+    if text := os.environ.get(HELD):
+        columns["text"] = [text] * ROWS
+    yield pa.RecordBatch.from_pydict(columns)
 
 
 if __name__ == "__main__":
