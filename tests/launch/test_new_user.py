@@ -97,6 +97,7 @@ class NewUser:
         return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
+@pytest.mark.kubernetes
 @pytest.mark.nightly
 def test_a_new_user_sees_one_launch_commit_and_one_rolled_back(world, monkeypatch):
     """In `kubectl get tsj`, in the console and in Jaeger.

@@ -71,8 +71,8 @@ def kept(url: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize("point", [p for p in FAILPOINTS if p.startswith("inbox.")])
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 def test_a_gateway_is_killed(gateway: Service, url: str, tmp_path: Path, point: str):
     """Before its answer: who repeats has the event once."""
     gateway.start(**variables(point, tmp_path / "fired"))

@@ -24,7 +24,10 @@ COLLECTED = pytest.StashKey[list[pytest.Item]]()
 """Every test that was collected, whatever is left out."""
 
 TARGETS = frozenset(
-    {"broker", "browser", "cluster", "compose", "dashboards", "jaeger", "skywalking"},
+    {
+        *("broker", "browser", "cluster", "compose", "dashboards", "jaeger"),
+        *("kubernetes", "skywalking"),
+    }
 )
 """Marks of tests that ask a program which only a target of its own brings."""
 
