@@ -264,6 +264,24 @@ def test_partitions_are_added_and_a_service_forks(
     assert_once(broker.read(topic), 1, 2, 3, 4, 5)
 
 
+@pytest.mark.ci
+def test_a_process_learns_what_a_topic_takes(broker: Broker, tmp_path: Path) -> None:
+    """That another one has prepared for: it has sent more at once than that."""
+    wide, narrow = broker.topic(), broker.topic(1, max_message_bytes="20000")
+    relay = KafkaRelay(broker.address, topic=lambda _: narrow)
+    world = outbox(sqlite_url(tmp_path), relay)
+    batch = records(id=[*range(100)], note=["x" * 1_000] * 100)
+    until(lambda: world.prepare("orders.1.1", batch, once=True).status_code == 200)
+    keep(world, "orders.1.1", batch)
+    successor = KafkaRelay(broker.address, topic=lambda _: narrow)
+    successor._connected().most_bytes(wide)
+    own = Publisher(world.resource._queue, successor, PATIENT)
+    until(lambda: own.turn() and world.visible() == 0)
+    assert len(broker.read(narrow)) == 100
+    successor.close()
+    end(world.resource)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("cause", ["right", "limit"])
 def test_what_is_refused_after_the_commit_waits_and_others_go_on(

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, Protocol
 
-from confluent_kafka import IsolationLevel, KafkaException, Producer
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer
 
-from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.kafka.broker import (
@@ -167,6 +167,7 @@ class KafkaRelay:
         self._opened = ExitStack()
         self._position_topic = ""
         self._refused: list[str] = []
+        self._too_much_for = ""
         # By partition: where the transaction under way begins.
         self._firsts: dict[Place, int] = {}
         self._until = 0.0  # then the publication under way has taken too long
@@ -264,6 +265,7 @@ class KafkaRelay:
         if producer is None:
             raise PublishError("nothing was taken over")
         self._refused.clear()
+        self._too_much_for = ""
         self._until = time.monotonic() + self._transaction_timeout
         self._firsts.clear()
         try:
@@ -347,10 +349,15 @@ class KafkaRelay:
         elif not self._refused:
             why = error.str() if error else "it is not said where it is"
             self._refused.append(f"topic {topic}: {why}")
+            if error and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._too_much_for = topic
 
     def _raise_refused(self) -> None:
         if self._refused:
             why = self._refused[0] + self._cause()
+            if self._too_much_for:  # another process prepared: the next try sends less
+                with contextlib.suppress(RefusalError):
+                    self._connected().most_bytes(self._too_much_for)
             raise PublishError(f"the broker refuses a message: {why}")
         self._raise_outlasted()
 
