@@ -29,10 +29,10 @@ CREATE TABLE orders_tpc_branch (
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79574744974012303353e+09,1.79574745030481934546e+09);
-INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79574745070883607864e+09,1.79574745091627573966e+09);
-INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.7957474513212952614e+09,1.79574745163556051259e+09);
-INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79574745195611953736e+09,NULL);
+INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79574970181274056434e+09,1.7957497018978085518e+09);
+INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79574970204067039494e+09,1.79574970211014628409e+09);
+INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.7957497023130648136e+09,1.79574970237452673912e+09);
+INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.7957497024942703247e+09,NULL);
 CREATE TABLE orders_tpc_hidden (
 	tag INTEGER NOT NULL, 
 	doomed BIGINT, 
@@ -44,7 +44,7 @@ CREATE TABLE orders_tpc_schema (
 	journal VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "orders_tpc_schema" VALUES(1,'2925ae87eb164f1eb2a93cb676ee34d7','tagged_rows');
+INSERT INTO "orders_tpc_schema" VALUES(1,'76ee5199dd974198b5012a8203e1c894','tagged_rows');
 CREATE TABLE orders_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -54,10 +54,10 @@ CREATE TABLE orders_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-e556b69c2a4ebfa8c3f6c1edbd1107a8-75e95a33524a8188-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-68e1b00ec4415cb169bfeb0e53e10feb-6b36cb89dcf75448-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-1de39855091f513689484ea5461ba335-9bbb26fd0a91ac74-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-4fb1ba50c27ec62aa48eb7aa0507bb46-f5ae3e2bd7cb6774-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-c1f048f376a3df8041f40dbce091595a-ced93288fac44d41-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-005a7d342e3b3e4b4bde06ed2e01d41b-16c5355e8c0edb9f-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-eaffbf55cd222eec176b375452804c1c-0ae4fb1ce56f8f13-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-322fec2b8f3f7b155ff06ad3be39fe45-43bab41f25e97696-03"}');
 CREATE INDEX orders_tpc_open ON orders_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX orders_tpc_tag ON orders_tpc (tpc_tag);
 CREATE VIEW orders AS SELECT r.id, r.amount FROM (SELECT r.* FROM orders_tpc r WHERE NOT EXISTS (SELECT 1 FROM orders_tpc_hidden h WHERE h.tag = r.tpc_tag)) r;

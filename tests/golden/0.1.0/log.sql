@@ -31,10 +31,14 @@ CREATE TABLE tpc_delivery (
 	given_up DOUBLE, 
 	PRIMARY KEY (transaction_id, participant)
 );
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79574745039505219456e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79574745099197649956e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79574745172248411177e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79574970195396971706e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79574970195396971706e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79574970217293214793e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79574970217293214793e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79574970244021797183e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79574970244021797183e+09,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','ledger',0,NULL,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.2.1','notifier',1,NULL,0,NULL,NULL,0,NULL,NULL);
 CREATE TABLE tpc_receipt (
 	transaction_id TEXT NOT NULL, 
 	participant TEXT NOT NULL, 
@@ -47,7 +51,9 @@ CREATE TABLE tpc_receipt (
 	PRIMARY KEY (transaction_id, participant, branch)
 );
 INSERT INTO "tpc_receipt" VALUES('orders.1.2','ledger','0.0',0,'commit',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:','null');
+INSERT INTO "tpc_receipt" VALUES('orders.1.2','notifier','0.0',1,'commit',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:','null');
 INSERT INTO "tpc_receipt" VALUES('orders.2.1','ledger','0.0',0,'commit',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:','null');
+INSERT INTO "tpc_receipt" VALUES('orders.2.1','notifier','0.0',1,'commit',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:','null');
 CREATE TABLE tpc_run (
 	application TEXT NOT NULL, 
 	run TEXT NOT NULL, 
@@ -57,7 +63,7 @@ CREATE TABLE tpc_run (
 	PRIMARY KEY (application, run), 
 	UNIQUE (application, sequence)
 );
-INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79574744183708214766e+09,0);
+INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79574969812954235081e+09,0);
 CREATE TABLE tpc_transaction (
 	id TEXT NOT NULL, 
 	application TEXT NOT NULL, 
@@ -78,10 +84,10 @@ CREATE TABLE tpc_transaction (
 	PRIMARY KEY (id), 
 	UNIQUE (application, batch, attempt)
 );
-INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79574744183745098119e+09,1.79574745007329869268e+09,1.79574745039505219456e+09,900.0,1.79574834183704853062e+09,'{}',1,NULL,'aec62fac329be3c183826c5a5bcf03f507e62e72f6fc4f17e29d8cd809186981');
-INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79574745050420022012e+09,1.7957474507795460224e+09,1.79574745099197649956e+09,900.0,1.7957483505041418075e+09,'{"tpc-process":"{\"service.instance.id\": \"211b5fda-235a-423b-9124-8e4d3a332436\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795747450503231348","traceparent":"00-68e1b00ec4415cb169bfeb0e53e10feb-ab1b6b2d6baaa67e-03"}',0,'aborted: error: while it was written: RuntimeError: a task failed','4fe4d77844c8a04c6b7ec2ca13057ba5e0f794a799c9556657f29b03f958507f');
-INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.79574745099427509308e+09,1.79574745140717267986e+09,1.79574745172248411177e+09,900.0,1795748350.99421,'{"tpc-previous":"00-68e1b00ec4415cb169bfeb0e53e10feb-ab1b6b2d6baaa67e-03","tpc-process":"{\"service.instance.id\": \"211b5fda-235a-423b-9124-8e4d3a332436\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795747450993685886","traceparent":"00-1de39855091f513689484ea5461ba335-a155c6a2d654486a-03"}',1,NULL,'3a2772a8fd937e1a5634763dabbfa66a8b6b0991a19924fcf0aa1140f3425160');
-INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.79574745172595357902e+09,1.79574745201552367205e+09,NULL,900.0,1.79574835172589898106e+09,'{"tpc-process":"{\"service.instance.id\": \"211b5fda-235a-423b-9124-8e4d3a332436\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795747451725317005","traceparent":"00-4fb1ba50c27ec62aa48eb7aa0507bb46-bffc12a4a26522de-03"}',1,NULL,'f3ab6d43dc9ae25f724b0f3b85838eb6c0e2a320db1848ec89ce4840affb1ffc');
+INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79574969812995338443e+09,1.79574970186434793471e+09,1.79574970195396971706e+09,900.0,1.79575059812948465342e+09,'{}',1,NULL,'8b93cfc33f5a0b948a2a2c4f5e7f136c362cc5ac489b052fa0ed1f204b89a8ec');
+INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79574970201210761065e+09,1.79574970207186770444e+09,1.79574970217293214793e+09,900.0,1.79575060201204323761e+09,'{"tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749702010852963","traceparent":"00-005a7d342e3b3e4b4bde06ed2e01d41b-d4dfa0b8890af0c4-03"}',0,'aborted: error: while it was written: RuntimeError: a task failed','7fcc12665bddd1505c96d173af4461a2d16483c441c87d2b343f14e4a26c2e76');
+INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.79574970217799115184e+09,1.79574970234990549094e+09,1.79574970244021797183e+09,900.0,1.79575060217792034145e+09,'{"tpc-previous":"00-005a7d342e3b3e4b4bde06ed2e01d41b-d4dfa0b8890af0c4-03","tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749702176623530","traceparent":"00-eaffbf55cd222eec176b375452804c1c-7a63c33e8c40241e-03"}',1,NULL,'dc919299abec8decc1768cc703786807cf9aaf08a1581229a5b4fecb48a0840d');
+INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.79574970245086622234e+09,1.79574970251565432547e+09,NULL,900.0,1.7957506024508016109e+09,'{"tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749702449013723","traceparent":"00-322fec2b8f3f7b155ff06ad3be39fe45-3bd5abc70098453f-03"}',1,NULL,'6513ced1ba04551779fbb5ffd6c657891667565ffa4c761d76ab5cc41ca59204');
 CREATE TABLE tpc_version (
 	version INTEGER NOT NULL, 
 	PRIMARY KEY (version)

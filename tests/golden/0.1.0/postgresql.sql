@@ -1,0 +1,404 @@
+SET statement_timeout = 0;
+SET lock_timeout = 0;
+SET idle_in_transaction_session_timeout = 0;
+SET transaction_timeout = 0;
+SET client_encoding = 'UTF8';
+SET standard_conforming_strings = on;
+SELECT pg_catalog.set_config('search_path', '', false);
+SET check_function_bodies = false;
+SET xmloption = content;
+SET client_min_messages = warning;
+SET row_security = off;
+SET default_tablespace = '';
+SET default_table_access_method = heap;
+CREATE TABLE public.events_tpc_event (
+    "position" bigint NOT NULL,
+    producer character varying(40) NOT NULL,
+    id character varying(200) NOT NULL,
+    body text NOT NULL,
+    at double precision NOT NULL,
+    carrier text NOT NULL
+);
+CREATE TABLE public.events_tpc_head (
+    version integer NOT NULL,
+    inbox character varying(32) NOT NULL,
+    "position" bigint NOT NULL,
+    trimmed bigint NOT NULL,
+    keep double precision NOT NULL,
+    ids double precision NOT NULL
+);
+CREATE TABLE public.events_tpc_key (
+    producer character varying(40) NOT NULL,
+    id character varying(200) NOT NULL,
+    digest character varying(64) NOT NULL,
+    "position" bigint NOT NULL,
+    at double precision NOT NULL
+);
+CREATE TABLE public.events_tpc_passed (
+    at double precision NOT NULL,
+    "position" bigint NOT NULL
+);
+CREATE TABLE public.events_tpc_reader (
+    reader character varying(40) NOT NULL,
+    "position" bigint NOT NULL,
+    id character varying(200) NOT NULL,
+    at double precision NOT NULL
+);
+CREATE TABLE public.orders_tpc (
+    id bigint,
+    amount double precision,
+    tpc_tag bigint NOT NULL
+);
+ALTER TABLE ONLY public.orders_tpc REPLICA IDENTITY FULL;
+CREATE TABLE public.orders_tpc_hidden (
+    tag bigint NOT NULL,
+    doomed bigint
+);
+CREATE VIEW public.orders AS
+ SELECT id,
+    amount
+   FROM ( SELECT r_1.id,
+            r_1.amount,
+            r_1.tpc_tag
+           FROM public.orders_tpc r_1
+          WHERE (NOT (EXISTS ( SELECT 1
+                   FROM public.orders_tpc_hidden h
+                  WHERE (h.tag = r_1.tpc_tag))))) r;
+CREATE TABLE public.orders_tpc_application (
+    application character varying(40) NOT NULL,
+    forgotten_through bigint,
+    participant character varying(40) NOT NULL
+);
+CREATE TABLE public.orders_tpc_branch (
+    tag bigint NOT NULL,
+    application character varying(40) NOT NULL,
+    batch bigint NOT NULL,
+    attempt integer NOT NULL,
+    partition bigint NOT NULL,
+    task_attempt bigint NOT NULL,
+    state character varying(9) NOT NULL,
+    rows bigint NOT NULL,
+    digest character varying(64) NOT NULL,
+    checksum bigint NOT NULL,
+    since double precision NOT NULL,
+    sealed double precision
+);
+CREATE SEQUENCE public.orders_tpc_branch_tag_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+ALTER SEQUENCE public.orders_tpc_branch_tag_seq OWNED BY public.orders_tpc_branch.tag;
+CREATE TABLE public.orders_tpc_schema (
+    version integer NOT NULL,
+    journal character varying(32) NOT NULL,
+    kind character varying(40) NOT NULL
+);
+CREATE TABLE public.orders_tpc_transaction (
+    application character varying(40) NOT NULL,
+    batch bigint NOT NULL,
+    attempt integer NOT NULL,
+    seal character varying(9),
+    resolved_because text,
+    carrier text NOT NULL
+);
+CREATE TABLE public.outbox_tpc (
+    tpc_tag bigint NOT NULL,
+    tpc_row bigint NOT NULL,
+    body text NOT NULL
+);
+CREATE TABLE public.outbox_tpc_application (
+    application character varying(40) NOT NULL,
+    forgotten_through bigint,
+    participant character varying(40) NOT NULL
+);
+CREATE TABLE public.outbox_tpc_branch (
+    tag bigint NOT NULL,
+    application character varying(40) NOT NULL,
+    batch bigint NOT NULL,
+    attempt integer NOT NULL,
+    partition bigint NOT NULL,
+    task_attempt bigint NOT NULL,
+    state character varying(9) NOT NULL,
+    rows bigint NOT NULL,
+    digest character varying(64) NOT NULL,
+    checksum bigint NOT NULL,
+    since double precision NOT NULL,
+    sealed double precision
+);
+CREATE SEQUENCE public.outbox_tpc_branch_tag_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+ALTER SEQUENCE public.outbox_tpc_branch_tag_seq OWNED BY public.outbox_tpc_branch.tag;
+CREATE TABLE public.outbox_tpc_by_hand (
+    number bigint NOT NULL,
+    key character varying(160) NOT NULL,
+    action character varying(5) NOT NULL,
+    who text NOT NULL,
+    reason text NOT NULL,
+    at double precision NOT NULL,
+    status integer NOT NULL,
+    since double precision NOT NULL,
+    body text,
+    not_taken boolean NOT NULL,
+    answer text
+);
+CREATE SEQUENCE public.outbox_tpc_by_hand_number_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+ALTER SEQUENCE public.outbox_tpc_by_hand_number_seq OWNED BY public.outbox_tpc_by_hand.number;
+CREATE TABLE public.outbox_tpc_hidden (
+    tag bigint NOT NULL,
+    doomed bigint
+);
+CREATE TABLE public.outbox_tpc_quarantine (
+    key character varying(160) NOT NULL,
+    body text NOT NULL,
+    status integer NOT NULL,
+    since double precision NOT NULL,
+    answer text
+);
+CREATE TABLE public.outbox_tpc_queue (
+    application character varying(40) NOT NULL,
+    batch bigint NOT NULL,
+    partition bigint NOT NULL,
+    task_attempt bigint NOT NULL,
+    attempt integer NOT NULL,
+    tag bigint NOT NULL,
+    carrier text NOT NULL,
+    committed double precision NOT NULL
+);
+CREATE TABLE public.outbox_tpc_refusals (
+    application character varying(40) NOT NULL,
+    in_a_row integer NOT NULL
+);
+CREATE TABLE public.outbox_tpc_schema (
+    version integer NOT NULL,
+    journal character varying(32) NOT NULL,
+    kind character varying(40) NOT NULL
+);
+CREATE TABLE public.outbox_tpc_sender (
+    id integer NOT NULL,
+    holder character varying(40) NOT NULL,
+    until double precision NOT NULL
+);
+CREATE TABLE public.outbox_tpc_transaction (
+    application character varying(40) NOT NULL,
+    batch bigint NOT NULL,
+    attempt integer NOT NULL,
+    seal character varying(9),
+    resolved_because text,
+    carrier text NOT NULL
+);
+CREATE TABLE public.tpc_application (
+    name text NOT NULL,
+    query text,
+    forgotten_through bigint,
+    durable_forgotten_through bigint,
+    lease_holder text,
+    lease_until double precision
+);
+CREATE TABLE public.tpc_audit (
+    at double precision NOT NULL,
+    who text NOT NULL,
+    what text NOT NULL,
+    why text NOT NULL,
+    before text,
+    after text
+);
+CREATE TABLE public.tpc_delivery (
+    transaction_id text NOT NULL,
+    participant text NOT NULL,
+    "position" integer NOT NULL,
+    acknowledged double precision,
+    retries bigint NOT NULL,
+    retry_at double precision,
+    error text,
+    own_sink boolean DEFAULT false NOT NULL,
+    untold text,
+    given_up double precision
+);
+CREATE TABLE public.tpc_receipt (
+    transaction_id text NOT NULL,
+    participant text NOT NULL,
+    branch text NOT NULL,
+    "position" integer NOT NULL,
+    vote text NOT NULL,
+    rows bigint NOT NULL,
+    digest text NOT NULL,
+    handle text NOT NULL
+);
+CREATE TABLE public.tpc_run (
+    application text NOT NULL,
+    run text NOT NULL,
+    sequence bigint NOT NULL,
+    registered double precision NOT NULL,
+    batch bigint NOT NULL
+);
+CREATE TABLE public.tpc_transaction (
+    id text NOT NULL,
+    application text NOT NULL,
+    batch bigint NOT NULL,
+    attempt bigint NOT NULL,
+    run text NOT NULL,
+    state text NOT NULL,
+    decision text,
+    started double precision NOT NULL,
+    decided double precision,
+    finished double precision,
+    timeout double precision DEFAULT '0'::double precision NOT NULL,
+    deadline double precision,
+    carrier text NOT NULL,
+    rows bigint,
+    reason text,
+    checksum text NOT NULL
+);
+CREATE TABLE public.tpc_version (
+    version integer NOT NULL
+);
+CREATE SEQUENCE public.tpc_version_version_seq
+    AS integer
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+ALTER SEQUENCE public.tpc_version_version_seq OWNED BY public.tpc_version.version;
+ALTER TABLE ONLY public.orders_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.orders_tpc_branch_tag_seq'::regclass);
+ALTER TABLE ONLY public.outbox_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.outbox_tpc_branch_tag_seq'::regclass);
+ALTER TABLE ONLY public.outbox_tpc_by_hand ALTER COLUMN number SET DEFAULT nextval('public.outbox_tpc_by_hand_number_seq'::regclass);
+ALTER TABLE ONLY public.tpc_version ALTER COLUMN version SET DEFAULT nextval('public.tpc_version_version_seq'::regclass);
+INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795749707.621063, '{}');
+INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795749707.621063, '{}');
+INSERT INTO public.events_tpc_head VALUES (1, '26b2dbdfa85c4cac9d97b4fa0fedc0a1', 2, 0, 604800, 7776000);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795749707.621063);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795749707.621063);
+INSERT INTO public.events_tpc_passed VALUES (1795749707.6669536, 1);
+INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795749707.6669536);
+INSERT INTO public.orders_tpc VALUES (0, 0.5, 1);
+INSERT INTO public.orders_tpc VALUES (1, 1.5, 3);
+INSERT INTO public.orders_tpc VALUES (2, 2.5, 4);
+INSERT INTO public.orders_tpc_application VALUES ('orders', NULL, 'ledger');
+INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795749705.5891924, 1795749705.712543);
+INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795749706.0247347, 1795749706.2718623);
+INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795749706.4401, 1795749706.6388073);
+INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795749706.970328, NULL);
+INSERT INTO public.orders_tpc_hidden VALUES (4, NULL);
+INSERT INTO public.orders_tpc_schema VALUES (1, 'd17cd70c27834fcda2f920805ed67595', 'tagged_rows');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-956efbb16c8d8faf940763e5bc6f83c6-82dd6e925ec0cba0-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-0c53e7fcce91518aae46d8d6d8e65d43-28055c56ea9c53ca-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-2d5984dd0de3a12dcaed097785d336ee-1aa16c125edcfc66-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-aa5a894af2410069a7de03b44a75a71f-f96964660e2b7845-03"}');
+INSERT INTO public.outbox_tpc VALUES (3, 0, '{"id": 1, "amount": 1.5}');
+INSERT INTO public.outbox_tpc VALUES (4, 0, '{"id": 2, "amount": 2.5}');
+INSERT INTO public.outbox_tpc_application VALUES ('orders', NULL, 'notifier');
+INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795749705.375558, 1795749705.7420459);
+INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795749705.9627376, 1795749706.1231332);
+INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795749706.4634714, 1795749706.6674924);
+INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795749706.7479324, NULL);
+INSERT INTO public.outbox_tpc_hidden VALUES (4, NULL);
+INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795749705.8909981, 'no such card');
+INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-2d5984dd0de3a12dcaed097785d336ee-0a2906c952c2942a-03"}', 1795749706.6692812);
+INSERT INTO public.outbox_tpc_refusals VALUES ('orders', 1);
+INSERT INTO public.outbox_tpc_schema VALUES (1, '9df1ee4896954e8ebd0d0a6d6e1b668d', 'outbox');
+INSERT INTO public.outbox_tpc_sender VALUES (1, '760323f6914991dfe945b581705e7fd2', 0);
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-956efbb16c8d8faf940763e5bc6f83c6-9b6af96f55e79c43-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-0c53e7fcce91518aae46d8d6d8e65d43-d81cc51060c2eea7-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-2d5984dd0de3a12dcaed097785d336ee-1a226a507e2fceeb-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-aa5a894af2410069a7de03b44a75a71f-910a2c8473a9741f-03"}');
+INSERT INTO public.tpc_application VALUES ('orders', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795749705.8381443, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795749705.8381443, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795749706.2126215, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795749706.3402846, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795749706.6869774, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795749706.6869774, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'notifier', 1, NULL, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'ledger', 0, NULL, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
+INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
+INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
+INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
+INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795749705.308606, 0);
+INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795749705.3172956, 1795749705.6430807, 1795749705.8381443, 900, 1795750605.307949, '{"tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749705288449867","traceparent":"00-956efbb16c8d8faf940763e5bc6f83c6-02f3559ee8936fb3-03"}', 1, NULL, '6f78ece5d158d618ec8d9402031385bc401f6f5487f78fa74ea802a7b5b91629');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795749705.8824623, 1795749706.0676215, 1795749706.3402846, 900, 1795750605.882017, '{"tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749705878257019","traceparent":"00-0c53e7fcce91518aae46d8d6d8e65d43-b00b48fd6c2ae8ff-03"}', 0, 'aborted: error: while it was written: RuntimeError: a task failed', '7d229daa9ce1c38a46bb8052a4616c06a02732d25b6fd1d160672bd7af77fb31');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795749706.364656, 1795749706.5061643, 1795749706.6869774, 900, 1795750606.364211, '{"tpc-previous":"00-0c53e7fcce91518aae46d8d6d8e65d43-b00b48fd6c2ae8ff-03","tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749706353519501","traceparent":"00-2d5984dd0de3a12dcaed097785d336ee-32f06f9ae3e4fb05-03"}', 1, NULL, '6f52ba0028a31823314c3663bfd66b0b9304893c942edda9dde4d1a7d798b1ff');
+INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795749706.7063303, 1795749707.0608885, NULL, 900, 1795750606.705894, '{"tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749706703777953","traceparent":"00-aa5a894af2410069a7de03b44a75a71f-ec82ddfc080ad3a8-03"}', 1, NULL, '83a6142b7ca01f142730840632d7c365a1e73c53ebe75b8799bfddb20db3fc34');
+INSERT INTO public.tpc_version VALUES (1);
+SELECT pg_catalog.setval('public.orders_tpc_branch_tag_seq', 4, true);
+SELECT pg_catalog.setval('public.outbox_tpc_branch_tag_seq', 4, true);
+SELECT pg_catalog.setval('public.outbox_tpc_by_hand_number_seq', 1, false);
+SELECT pg_catalog.setval('public.tpc_version_version_seq', 1, false);
+ALTER TABLE ONLY public.events_tpc_event
+    ADD CONSTRAINT events_tpc_event_pkey PRIMARY KEY ("position");
+ALTER TABLE ONLY public.events_tpc_key
+    ADD CONSTRAINT events_tpc_key_pkey PRIMARY KEY (producer, id);
+ALTER TABLE ONLY public.events_tpc_passed
+    ADD CONSTRAINT events_tpc_passed_pkey PRIMARY KEY (at);
+ALTER TABLE ONLY public.events_tpc_reader
+    ADD CONSTRAINT events_tpc_reader_pkey PRIMARY KEY (reader);
+ALTER TABLE ONLY public.orders_tpc_application
+    ADD CONSTRAINT orders_tpc_application_pkey PRIMARY KEY (application);
+ALTER TABLE ONLY public.orders_tpc_branch
+    ADD CONSTRAINT orders_tpc_branch_application_batch_attempt_partition_task__key UNIQUE (application, batch, attempt, partition, task_attempt);
+ALTER TABLE ONLY public.orders_tpc_branch
+    ADD CONSTRAINT orders_tpc_branch_pkey PRIMARY KEY (tag);
+ALTER TABLE ONLY public.orders_tpc_hidden
+    ADD CONSTRAINT orders_tpc_hidden_pkey PRIMARY KEY (tag);
+ALTER TABLE ONLY public.orders_tpc_transaction
+    ADD CONSTRAINT orders_tpc_transaction_pkey PRIMARY KEY (application, batch, attempt);
+ALTER TABLE ONLY public.outbox_tpc_application
+    ADD CONSTRAINT outbox_tpc_application_pkey PRIMARY KEY (application);
+ALTER TABLE ONLY public.outbox_tpc_branch
+    ADD CONSTRAINT outbox_tpc_branch_application_batch_attempt_partition_task__key UNIQUE (application, batch, attempt, partition, task_attempt);
+ALTER TABLE ONLY public.outbox_tpc_branch
+    ADD CONSTRAINT outbox_tpc_branch_pkey PRIMARY KEY (tag);
+ALTER TABLE ONLY public.outbox_tpc_by_hand
+    ADD CONSTRAINT outbox_tpc_by_hand_pkey PRIMARY KEY (number);
+ALTER TABLE ONLY public.outbox_tpc_hidden
+    ADD CONSTRAINT outbox_tpc_hidden_pkey PRIMARY KEY (tag);
+ALTER TABLE ONLY public.outbox_tpc
+    ADD CONSTRAINT outbox_tpc_pkey PRIMARY KEY (tpc_tag, tpc_row);
+ALTER TABLE ONLY public.outbox_tpc_quarantine
+    ADD CONSTRAINT outbox_tpc_quarantine_pkey PRIMARY KEY (key);
+ALTER TABLE ONLY public.outbox_tpc_queue
+    ADD CONSTRAINT outbox_tpc_queue_pkey PRIMARY KEY (application, batch, partition, task_attempt);
+ALTER TABLE ONLY public.outbox_tpc_refusals
+    ADD CONSTRAINT outbox_tpc_refusals_pkey PRIMARY KEY (application);
+ALTER TABLE ONLY public.outbox_tpc_sender
+    ADD CONSTRAINT outbox_tpc_sender_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.outbox_tpc_transaction
+    ADD CONSTRAINT outbox_tpc_transaction_pkey PRIMARY KEY (application, batch, attempt);
+ALTER TABLE ONLY public.tpc_application
+    ADD CONSTRAINT tpc_application_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY public.tpc_application
+    ADD CONSTRAINT tpc_application_query_key UNIQUE (query);
+ALTER TABLE ONLY public.tpc_delivery
+    ADD CONSTRAINT tpc_delivery_pkey PRIMARY KEY (transaction_id, participant);
+ALTER TABLE ONLY public.tpc_receipt
+    ADD CONSTRAINT tpc_receipt_pkey PRIMARY KEY (transaction_id, participant, branch);
+ALTER TABLE ONLY public.tpc_run
+    ADD CONSTRAINT tpc_run_application_sequence_key UNIQUE (application, sequence);
+ALTER TABLE ONLY public.tpc_run
+    ADD CONSTRAINT tpc_run_pkey PRIMARY KEY (application, run);
+ALTER TABLE ONLY public.tpc_transaction
+    ADD CONSTRAINT tpc_transaction_application_batch_attempt_key UNIQUE (application, batch, attempt);
+ALTER TABLE ONLY public.tpc_transaction
+    ADD CONSTRAINT tpc_transaction_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.tpc_version
+    ADD CONSTRAINT tpc_version_pkey PRIMARY KEY (version);
+CREATE INDEX events_tpc_key_position ON public.events_tpc_key USING btree ("position");
+CREATE INDEX orders_tpc_open ON public.orders_tpc_branch USING btree (tag) WHERE (sealed IS NULL);
+CREATE INDEX orders_tpc_tag ON public.orders_tpc USING brin (tpc_tag);
+CREATE INDEX outbox_tpc_by_hand_key ON public.outbox_tpc_by_hand USING btree (key);
+CREATE INDEX outbox_tpc_open ON public.outbox_tpc_branch USING btree (tag) WHERE (sealed IS NULL);
+CREATE INDEX tpc_not_committed ON public.tpc_transaction USING btree (application, batch, attempt) WHERE (state = ANY (ARRAY['aborted'::text, 'concluded'::text]));
+CREATE UNIQUE INDEX tpc_one_commit ON public.tpc_transaction USING btree (application, batch) WHERE (decision = 'commit'::text);
+CREATE INDEX tpc_unfinished ON public.tpc_transaction USING btree (application, batch, attempt) WHERE (finished IS NULL);
