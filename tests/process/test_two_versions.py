@@ -1,0 +1,177 @@
+"""This version and the next one side by side, as `docs/upgrading.md` allows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+import urllib3
+
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.store import open_log
+
+ROOT: Final = Path(__file__).parents[2]
+NEXT: Final = {
+    "pyproject.toml": ('version = "0.1.0"', 'version = "0.2.0"'),
+    "tracing_2pc/http/server.py": (
+        '"state": str(answer.state)}',
+        '"state": str(answer.state), "next": [{"new": 1}]}',
+    ),
+    "tracing_2pc/http/client.py": (
+        "contract.VERSION_HEADER: contract.VERSION,",
+        'contract.VERSION_HEADER: contract.VERSION, "Tpc-Next": "new",',
+    ),
+    "tracing_2pc/participant/journal/schema.py": (
+        'sa.Column("sealed", sa.Float(53)),',
+        'sa.Column("sealed", sa.Float), sa.Column("next", sa.Text, info={ADDED: 1}),',
+    ),
+}
+"""What a minor release may change, by file: a field of each answer, a header, a
+column of the journal that older releases need not read."""
+
+SERVICE: Final = """
+import sys
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.testing import served
+with served(TaggedRows("sqlite:///ledger.db", table="orders"), "ledger") as url:
+    print(url, flush=True)
+    sys.stdin.read()
+"""
+DRIVER: Final = """
+import sys
+from importlib.metadata import version
+from tracing_2pc import ParticipantSink
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import run_one_batch
+url, batch = sys.argv[1], int(sys.argv[2])
+print(version("tracing-2pc"), flush=True)
+sink = ParticipantSink({"ledger": url}, token=None)
+log = open_log("sqlite:///log.db")
+run_one_batch(sink, [{"id": batch}], application="orders", batch=batch, log=log)
+"""
+STATES: Final = {
+    "orders.0.1": TransactionState.COMMITTED,
+    "orders.1.1": TransactionState.ABORTED,
+    "orders.1.2": TransactionState.COMMITTED,
+    "orders.2.1": TransactionState.COMMITTED,
+    "orders.3.1": TransactionState.COMMITTED,
+}
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory) -> dict[str, Path]:
+    """Where this version is, and the next one: its wheel, unpacked."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    folder = tmp_path_factory.mktemp("versions")
+    for name in ("tracing_2pc", "participants"):
+        shutil.copytree(ROOT / name, folder / "tree" / name)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / "tree")
+    for file, (old, new) in NEXT.items():
+        text = (folder / "tree" / file).read_text(encoding="utf-8")
+        assert text.count(old) == 1, file
+        (folder / "tree" / file).write_text(text.replace(old, new), encoding="utf-8")
+    built = WheelBuilder(str(folder / "tree")).build(directory=str(folder))
+    with zipfile.ZipFile(*built) as wheel:
+        wheel.extractall(folder / "next")
+    return {"0.1.0": ROOT, "0.2.0": folder / "next"}
+
+
+class Versions:
+    """Programs of one version or the other, in a folder of their own."""
+
+    def __init__(self, versions: dict[str, Path], folder: Path) -> None:
+        self._versions, self._folder = versions, folder
+
+    def start(self, version: str, *command: str, **more: str) -> subprocess.Popen[str]:
+        """Start Python in a group of its own, which a failpoint kills."""
+        environment = {**os.environ, "PYTHONPATH": str(self._versions[version]), **more}
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=self._folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, version: str, *command: str, **more: str) -> tuple[int, str]:
+        """Run a program to its end; return how it ended, and what it said."""
+        with self.start(version, *command, **more) as process:
+            said, _ = process.communicate()
+        return process.returncode, said
+
+    def write(self, version: str, url: str, batch: int, failpoint: str = "") -> int:
+        """Write a batch by a driver of a version; return how it ended."""
+        more = {}
+        if failpoint:
+            file = str(self._folder / failpoint)
+            more = {"TPC_FAILPOINT": failpoint, "TPC_FAILPOINT_FILE": file}
+        ended, said = self.run(version, "-c", DRIVER, url, str(batch), **more)
+        assert said == f"{version}\n"
+        return ended
+
+    @contextmanager
+    def service(self, version: str) -> Iterator[str]:
+        """Run a participant of a version; yield its URL."""
+        with self.start(version, "-c", SERVICE) as process:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert urllib3.request("GET", f"{url}/whoami").json()["version"] == version
+            yield url
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        pytest.param("0.1.0", "0.2.0", id="services first", marks=pytest.mark.ci),
+        pytest.param("0.2.0", "0.1.0", id="job first", marks=pytest.mark.nightly),
+    ],
+)
+def test_two_versions(versions, tmp_path, ours, theirs):
+    """A driver of one version commits at a participant of the other. What it leaves
+    undecided, a driver of the other version writes again; what it leaves decided, a
+    recovery of the other delivers; and the participant may change its version then."""
+    both = Versions(versions, tmp_path)
+    with both.service(theirs) as url:
+        assert both.write(ours, url, 0) == 0
+        answer = urllib3.request("GET", f"{url}/transactions/orders.0.1").json()
+        assert ("next" in answer) is (theirs == "0.2.0")
+        assert both.write(ours, url, 1, "driver.before_decide") == -signal.SIGKILL
+        assert both.write(theirs, url, 1) == 0
+        assert both.write(ours, url, 2, "driver.after_decide") == -signal.SIGKILL
+    with both.service(ours) as url:
+        here = {
+            "TPC_TOKEN": "not-looked-at",
+            "TPC_LOG": "sqlite:///log.db",
+            "TPC_PARTICIPANTS": f"ledger={url}",
+        }
+        recovered, said = both.run(theirs, "-m", "tracing_2pc", "recover", **here)
+        assert recovered == 0, said
+        assert both.write(theirs, url, 3) == 0
+    with closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
+        for name, state in STATES.items():
+            record = log.read(TransactionId.parse(name))
+            assert record is not None
+            assert record.state is state, name
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+        rows = database.execute("SELECT id FROM orders ORDER BY id").fetchall()
+        names = database.execute(
+            "SELECT name FROM pragma_table_info('orders_tpc_branch')"
+        )
+        assert rows == [(0,), (1,), (2,), (3,)]
+        assert ("next",) in names.fetchall()
