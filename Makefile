@@ -260,9 +260,10 @@ docs-serve: setup  ## the same at http://127.0.0.1:8000/, built anew at each cha
 
 release: setup  ## what the workflow publishes of TAG: wheel, source, and the list of what is in the wheel's environment
 	$(BIN)/python tools/release_check.py "$(TAG)"
-	rm -rf dist && $(BIN)/python -m hatchling build
+	rm -rf dist build/release && mkdir -p build/release && git archive HEAD | tar -xC build/release
+	$(BIN)/python tools/release_tree.py build/release "$(TAG)" "$(REPOSITORY)"
+	cd build/release && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist
 	$(BIN)/uv tool run twine check --strict dist/*
-	@mkdir -p build
 	$(PYTHON) -m venv .cache/released && VIRTUAL_ENV=.cache/released $(BIN)/uv pip install \
 		--quiet -c requirements.txt "$$(ls dist/*.whl)[all]" && .cache/released/bin/tracing-2pc --version
 	$(BIN)/uv tool run --from cyclonedx-bom cyclonedx-py environment .cache/released --output-file build/sbom.json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +13,14 @@ import pytest
 import yaml
 from manual import ROOT, make_targets
 
+from tools import release_tree
 from tools.audit import report
 from tools.release_check import faults
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 GITHUB: Final = ROOT / ".github"
 WORKFLOWS: Final = sorted((GITHUB / "workflows").glob("*.yml"))
@@ -140,6 +147,26 @@ def test_a_tag_is_the_version_and_the_changelog_s(tag, heading, many):
     found = list(faults(tag, project, CHANGES.format(heading=heading)))
     assert len(found) == many
     assert all(tag in line for line in found)
+
+
+def test_a_published_readme_has_links_that_work_elsewhere():
+    """Each is absolute, at the tag, and leads to a file; so does `project.urls`."""
+    about = ("v0.1.0", "https://host.example/owner/name")
+    texts = [(ROOT / n).read_text("utf-8") for n in ("README.md", "pyproject.toml")]
+    readme = release_tree.with_absolute_links(texts[0], *about)
+    project = tomllib.loads(release_tree.with_addresses(texts[1], *about))["project"]
+    links = [*re.findall(r"\]\(([^)]*)\)", readme), *project["urls"].values()]
+    files = [
+        link.removeprefix("/".join((about[1], "blob", about[0]))) for link in links
+    ]
+    relative = [file for file in files if not file.startswith(("/", "https://"))]
+    assert relative == []
+    there = [
+        f for f in files if f.startswith("/") and (ROOT / f[1:].split("#")[0]).exists()
+    ]
+    assert len(there) > len(project["urls"])
+    assert [f for f in files if f.startswith("/") and f not in there] == []
+    assert "](docs/" in texts[0]
 
 
 def test_the_first_release_lacks_its_date_only():
