@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from support.programs import ran
 from support.texts import texts
 
@@ -17,6 +20,7 @@ from tracing_2pc.operations.new_project import FILES
 
 TEXTS = texts("process")
 ROOT = Path(__file__).parents[2]
+SETTINGS = {field.name for field in dataclasses.fields(Settings)}
 
 
 @pytest.fixture
@@ -65,6 +69,34 @@ def test_its_tests_pass(project):
     done = run_tests(project)
     assert " passed" in done.stdout
     assert "failed" not in done.stdout
+
+
+def test_its_containers_read_the_tokens(project):
+    """`init` lets their owner alone read the file; a container's user is another."""
+    assert main(["init"]) == 0
+    assert (project / "tokens").stat().st_mode & 0o077 == 0
+    stack = yaml.safe_load((project / "compose.yaml").read_text())
+    assert stack["secrets"] == {"tokens": {"environment": "TOKENS"}}
+    for service in (s for s in stack["services"].values() if "build" in s):
+        assert service["secrets"] == [{"source": "tokens", "mode": 0o444}]
+    assert (
+        'TOKENS="$(cat tokens)" docker compose' in (project / "README.md").read_text()
+    )
+
+
+def test_its_containers_are_told_what_they_read(project):
+    """Each variable is one of the settings, or of the program that is started."""
+    stack = yaml.safe_load((project / "compose.yaml").read_text())
+    for name, service in stack["services"].items():
+        if "build" not in service:
+            continue
+        assert re.search(
+            rf"(gunicorn {name}:app|python {name}\.py)", service["command"]
+        )
+        program = (project / f"{name}.py").read_text()
+        for variable in service.get("environment", {}):
+            setting = variable.removeprefix("TPC_").lower()
+            assert variable in program or setting in SETTINGS, variable
 
 
 @pytest.mark.parametrize("name", ["My Pipeline", "there"])
