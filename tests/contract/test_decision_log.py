@@ -324,6 +324,15 @@ def test_the_newest_run_wins_for_ever(log):
     begin(log, 0, run="new")
 
 
+def test_an_attempt_that_is_not_the_expected_one_is_not_begun(log):
+    """Another has begun since the log was read: it is not superseded by that."""
+    other = begin(log, 0, run="other", attempt=1).record
+    with raises(AbortedError, "overtaken"):
+        begin(log, 0, run="late", attempt=1)
+    assert begin(log, 0, run="other", attempt=1).record == other  # asked again
+    assert begin(log, 0, run="late", attempt=2).record.id.attempt == 2
+
+
 def test_a_batch_below_a_committed_one_is_refused(log):
     """The checkpoint is older than the log; the refused run is not registered."""
     commit(log, 0)

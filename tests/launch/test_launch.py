@@ -20,7 +20,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.launch import BuiltImage, SuspendedJob
+from tracing_2pc.launch import BuiltImage, SuspendedJob, launching
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import Repository
 from tracing_2pc.store import open_log
@@ -177,6 +177,26 @@ def test_again_tries_what_was_rolled_back(world):
         world.launch()
     flag.touch()
     assert str(world.launch(again=True).transaction).endswith(".0.2")
+
+
+def test_a_launch_that_fails_under_way_counts_for_another(world, monkeypatch):
+    """The other has read that nothing is on record: it does not try once more."""
+    world.item["build"]["command"] = FAILING
+    check = launching._check_known
+
+    def fails_first(*of):
+        check(*of)
+        monkeypatch.setattr(launching, "_check_known", check)
+        with pytest.raises(ConfigurationError, match="the build failed"):
+            world.launch()
+
+    monkeypatch.setattr(launching, "_check_known", fails_first)
+    with pytest.raises(ConfigurationError, match="was rolled back"):
+        world.launch()
+    log = open_log(world.settings.log)
+    (only,) = log.transactions(TransactionFilter())
+    log.close()
+    assert only.transaction.attempt == 1
 
 
 @pytest.mark.ci

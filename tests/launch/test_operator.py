@@ -15,6 +15,7 @@ import pytest
 import urllib3
 from support.waiting import PAUSE, until
 
+from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch.cluster import Cluster
@@ -264,6 +265,33 @@ def test_two_operators_launch_once(world, resource):
     (job,) = world.jobs()
     assert [name for name, _ in world.kubelet.started] == [job]
     assert world.generations() == [1]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("meanwhile", ["changed", "deleted"])
+def test_what_an_operator_read_long_ago_is_not_launched(world, resource, meanwhile):
+    """Another operator has launched what came after it, or taken all away."""
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Committed")
+        old = world.kubelet.cluster.get(KIND, "default", "totals")
+        if meanwhile == "changed":
+            change(world, job={"source": "second"})
+            until(lambda: status(world).get("observedGeneration") == 2)
+            reaches(world, "Committed")
+        else:
+            old["spec"]["job"]["source"] = "second"  # the first has not seen it
+            world.kubelet.cluster.delete(KIND, "default", "totals")
+            until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+    before = world.jobs(), world.generations(), len(_launches(world))
+    log = open_log(world.settings.log)
+    late = Operator(Cluster.load(), "default", log, world.settings)
+    with contextlib.suppress(TwoPhaseError):  # no status of what is gone
+        late._look_at(old)
+    (begun,) = late._under_way.values()
+    begun.thread.join()
+    log.close()
+    assert (world.jobs(), world.generations(), len(_launches(world))) == before
 
 
 @pytest.mark.ci

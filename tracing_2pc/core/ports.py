@@ -74,6 +74,7 @@ class DecisionLog(Protocol):
         own_sinks: Collection[str] = (),
         replaces: Collection[str] = (),
         stream: bool = False,
+        attempt: int | None = None,
     ) -> BeginResult:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
@@ -96,6 +97,8 @@ class DecisionLog(Protocol):
                 purpose. It allows no other change, so it may be given for ever.
             stream: Spark counts the batches, and begins none before the one before it
                 is done; else the caller may leave one out.
+            attempt: the number that a new attempt must get; another one has begun
+                since the caller read the log, else.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together, the
@@ -105,7 +108,7 @@ class DecisionLog(Protocol):
                 newest transaction nor declared by `replaces`. Nothing is written then,
                 and nothing aborted; only that a batch was passed is noted with it.
             HeuristicError: a transaction of this application is quarantined.
-            AbortedError: another run has superseded this one.
+            AbortedError: another run has superseded this one, or begun `attempt`.
         """
 
     def decide(

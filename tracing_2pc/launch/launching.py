@@ -50,6 +50,7 @@ def launch(
     stopping: threading.Event | None = None,
     cluster: Cluster | None = None,
     say: Callable[[str], None] = lambda _: None,
+    is_current: Callable[[], bool] = lambda: True,
 ) -> Launched:
     """Launch what a file says, everywhere or nowhere; return when it has started.
 
@@ -65,6 +66,7 @@ def launch(
         stopping: set it to have an undecided launch rolled back.
         cluster: the API server; by default as `Cluster.load` finds it.
         say: told each step, in a line.
+        is_current: asked after the log is read: whether the file is not out of date.
 
     Raises:
         ConfigurationError: what was rolled back before is not tried again by itself.
@@ -74,6 +76,8 @@ def launch(
     import pyarrow as pa  # of the extra; a recovery needs none of it
 
     newest = newest_launch(file, log)
+    if not is_current():
+        raise AbortedError(f"{file.name} was changed or deleted: read it again")
     if newest is not None and file.is_of(newest):
         if newest.state in {TransactionState.COMMITTING, TransactionState.ABORTING}:
             newest = _finish(file, log, settings, cluster)
@@ -107,15 +111,22 @@ def launch(
         say(f"{record.id}: all are prepared")
         return receipts
 
-    coordinator.apply(
-        _following(newest),
-        run=file.run(),
-        query=None,
-        write=write,
-        cancel=lambda _: stopping.set(),
-    )
-    if not names:  # another launch was quicker with this number
+    following = _following(newest, file)
+    try:
+        coordinator.apply(
+            following.batch,
+            run=file.run(),
+            query=None,
+            write=write,
+            cancel=lambda _: stopping.set(),
+            attempt=following.attempt,
+        )
+    except AbortedError:
+        if names or newest_launch(file, log) == newest:
+            raise
+    if not names:  # another launch was quicker: what it came to counts for this one
         how = {"again": again, "stopping": stopping, "cluster": cluster, "say": say}
+        how["is_current"] = is_current
         return launch(file, log, settings, **how)  # type: ignore[arg-type]
     return Launched(names[0], replay=False)
 
@@ -149,11 +160,7 @@ def _check_known(
 
 def dry_run(file: LaunchFile, log: OperatorLog) -> list[str]:
     """Say what a launch would make, in lines; nothing is asked but the log."""
-    newest = newest_launch(file, log)
-    batch, attempt = _following(newest), 1
-    if newest is not None and newest.id.batch == batch:
-        attempt = newest.id.attempt + 1
-    of = TransactionId(file.application, batch, attempt)
+    of = _following(newest_launch(file, log), file)
     lines = [f"transaction  {of}"]
     if (build := file.build) is not None:
         lines.append(f"staging tag  {build.repository}:{staging_tag(str(of))}")
@@ -274,13 +281,15 @@ def _sinks(
     return sinks
 
 
-def _following(newest: TransactionRecord | None) -> int:
-    """Return the number of the launch after the newest one that is on record."""
+def _following(newest: TransactionRecord | None, file: LaunchFile) -> TransactionId:
+    """Return the id of the launch after the newest one that is on record."""
     if newest is None:
-        return 0
+        return TransactionId(file.application, 0, 1)
     is_over = newest.state in {
         TransactionState.COMMITTING,
         TransactionState.COMMITTED,
         TransactionState.CONCLUDED,
     }
-    return newest.id.batch + is_over
+    if is_over:
+        return TransactionId(file.application, newest.id.batch + 1, 1)
+    return dataclasses.replace(newest.id, attempt=newest.id.attempt + 1)

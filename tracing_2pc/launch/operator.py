@@ -156,7 +156,7 @@ class Operator:
             return  # the next look has it
         newest = newest_launch(file, self._log)
         if under_way is None and self._is_to_launch(uid, file, newest):
-            under_way = self._begin(uid, file)
+            under_way = self._begin(item, file)
         self._seen.add(uid)
         self._show(item, file, newest, under_way)
 
@@ -192,7 +192,13 @@ class Operator:
         is_mine = uid not in self._seen
         return is_mine or time.time() - newest.started > file.timeout
 
-    def _begin(self, uid: str, file: LaunchFile) -> _UnderWay:
+    def _begin(self, item: Object, file: LaunchFile) -> _UnderWay:
+        meta = item["metadata"]
+
+        def is_current() -> bool:
+            now = self._cluster.get(KIND, meta["namespace"], meta["name"])
+            return now is not None and _version(now) == _version(item)
+
         def run() -> None:
             try:
                 launch(
@@ -202,6 +208,7 @@ class Operator:
                     stopping=begun.stopping,
                     say=lambda line: setattr(begun, "prepared", "prepared" in line),
                     cluster=self._cluster,
+                    is_current=is_current,
                 )
             except TwoPhaseError as error:
                 begun.error = str(error)
@@ -211,7 +218,7 @@ class Operator:
                 logger.exception("launch: application=%s", file.application)
 
         begun = _UnderWay(threading.Thread(target=run, name="tpc-launch", daemon=True))
-        self._under_way[uid] = begun
+        self._under_way[meta["uid"]] = begun
         begun.thread.start()
         return begun
 
@@ -331,6 +338,13 @@ def _job_of(meta: Object, job: Mapping[str, Any], image: str) -> Object:
         "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
         "spec": {"template": {"spec": pod}},
     }
+
+
+def _version(item: Object) -> tuple[object, ...]:
+    """Return what changes when a resource is to be launched anew, or to go."""
+    meta = item["metadata"]
+    again = (meta.get("annotations") or {}).get(AGAIN)
+    return meta["uid"], meta["generation"], again, meta.get("deletionTimestamp")
 
 
 def _since(record: TransactionRecord | None) -> str:

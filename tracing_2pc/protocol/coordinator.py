@@ -82,14 +82,15 @@ class Coordinator:
         query: str | None,
         write: Callable[[TransactionRecord], Receipts],
         cancel: Callable[[TransactionRecord], None],
+        attempt: int | None = None,
     ) -> bool:
         """Apply a batch at every participant or at none; False if it was a replay.
 
-        `batch`, `run` and `query` are as for `DecisionLog.begin`. `write` runs the
-        tasks and returns one receipt per partition and participant; `cancel` stops
-        those tasks when the transaction has run out of time.
+        `batch`, `run`, `query` and `attempt` are as for `DecisionLog.begin`. `write`
+        runs the tasks and returns one receipt per partition and participant; `cancel`
+        stops those tasks when the transaction has run out of time.
         """
-        begun = self.open(batch, run, query)
+        begun = self.open(batch, run, query, attempt)
         if begun.replay:
             return False
         record = begun.record
@@ -109,7 +110,9 @@ class Coordinator:
         self._deliver(decided)
         return True
 
-    def open(self, batch: int, run: str, query: str | None) -> BeginResult:
+    def open(
+        self, batch: int, run: str, query: str | None, attempt: int | None = None
+    ) -> BeginResult:
         """Finish what is decided, then put the next attempt on record.
 
         When it returns, the attempt and its participants are durable: branches may be
@@ -124,7 +127,7 @@ class Coordinator:
         failpoint("driver.before_recovery")
         delivered = self.recover()
         failpoint("driver.before_begin")
-        begun = self.begin(batch, run, query)
+        begun = self.begin(batch, run, query, attempt)
         if not begun.replay:
             failpoint("driver.after_begin")
         # Rule 18: a batch that is decided commit is not written again.
@@ -234,7 +237,9 @@ class Coordinator:
             raise refused[0]
         return delivered
 
-    def begin(self, batch: int, run: str, query: str | None) -> BeginResult:
+    def begin(
+        self, batch: int, run: str, query: str | None, attempt: int | None = None
+    ) -> BeginResult:
         """Put the attempt on record before any participant is asked."""
         carrier = self.tracing.reserve()  # first: nothing begins before the root
         started = self.clock.now()
@@ -250,6 +255,7 @@ class Coordinator:
             own_sinks=self.own_sinks,
             replaces=self.replaces,
             stream=self.stream,
+            attempt=attempt,
         )
         begun = ask_until_answered(ask, self.retry)
         record = begun.record

@@ -95,6 +95,7 @@ class SqlDecisionLog(SqlLogReader):
         own_sinks: Collection[str] = (),
         replaces: Collection[str] = (),
         stream: bool = False,
+        attempt: int | None = None,
     ) -> BeginResult:
         query = query or None
         with self._noting_passed(batch), self._durable() as change:
@@ -117,6 +118,7 @@ class SqlDecisionLog(SqlLogReader):
                 if (record.id.batch, record.run) == (batch, run):
                     aborting = change.in_state(application, TransactionState.ABORTING)
                     return BeginResult(record, replay=False, superseded=tuple(aborting))
+            rules.check_attempt(status, batch, attempt)
             # Rule 7: never decided and superseded means abort.
             by = f"run {run} has begun batch {batch}"
             superseded = tuple(

@@ -116,6 +116,15 @@ def check_begin(
         _check_change(status, participants, replaces)
 
 
+def check_attempt(status: ApplicationStatus, batch: int, expected: int | None) -> None:
+    """Refuse to supersede an attempt that began after the caller read the log."""
+    if expected is not None and expected != status.attempt + 1:
+        raise AbortedError(
+            f"attempt {status.attempt} at batch {batch} of application "
+            f"{status.application!r} began after the log was read: read it again"
+        )
+
+
 def _check_query(status: ApplicationStatus, query: str | None) -> None:
     """Refuse another checkpoint than before, or one that has another name here.
 
