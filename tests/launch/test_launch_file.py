@@ -11,6 +11,7 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import check_application
 from tracing_2pc.launch import LaunchFile
 from tracing_2pc.launch.launch_file import application_of
+from tracing_2pc.launch.operator import launch_file_of
 
 DIGEST = "registry:5000/totals@sha256:" + "a" * 64
 
@@ -62,6 +63,15 @@ def test_what_is_wrong_is_named(reason):
     with pytest.raises(ValueError, match=r".") as refused:
         LaunchFile.of(REFUSED[reason])
     assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a b", "-a", "a" * 64, 7, ["a"]])
+def test_a_transaction_id_that_is_no_label_is_named(text):
+    """In one line; what is kept as a label is found by it."""
+    spec = {"transactionId": text, "job": {"image": DIGEST, "entrypoint": "run"}}
+    meta = {"name": "totals", "namespace": "default", "uid": "u", "generation": 1}
+    with pytest.raises(ValueError, match=r"^spec.transactionId: at most 63 letters"):
+        launch_file_of({"metadata": meta, "spec": spec})
 
 
 @pytest.mark.parametrize("text", ["a: [", "- no object", None])

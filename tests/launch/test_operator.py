@@ -97,6 +97,11 @@ def test_a_resource_is_launched(world, resource):
         world.kubelet.settle()
         assert status(world) == second
     assert world.repository.get("live").transaction == second["transaction"]
+    for kind in ("TaskRun", "Job", "Pod"):
+        assert {
+            made["metadata"]["labels"]["tracing-2pc/transactionId"]
+            for made in world.kubelet.named(kind).values()
+        } == {"release-1"}
     (job,) = world.jobs()
     assert world.kubelet.started[-1] == (job, f"{world.repository.name}@{world.live}")
     assert world.generations() == [1, 2]
@@ -333,9 +338,12 @@ def test_kubectl_shows_phase_and_reason(world, resource):
         )
     table = answer.json()
     names = [column["name"] for column in table["columnDefinitions"]]
-    assert names == ["Name", "Phase", "Since", "Transaction", "Because"]
-    ((name, phase, _, transaction, because),) = [row["cells"] for row in table["rows"]]
-    assert (name, phase) == ("totals", "RolledBack")
+    shown = ["Name", "Phase", "Since", "Transaction", "Because", "TransactionId"]
+    assert names == shown
+    ((name, phase, _, transaction, because, of_user),) = [
+        row["cells"] for row in table["rows"]
+    ]
+    assert (name, phase, of_user) == ("totals", "RolledBack", "release-1")
     assert transaction == status(world)["transaction"]
     assert "no such branch" in because
 

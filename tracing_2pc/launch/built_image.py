@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, Final
 
 from tracing_2pc.core.errors import (
@@ -38,13 +38,14 @@ class Build:
     """How an image is built: by a command here, or by a Tekton TaskRun.
 
     A command gets the place to push to in its environment, as `IMAGE`. A TaskRun's
-    `spec` gets it as the param `image`.
+    `spec` gets it as the param `image`, and the TaskRun these labels.
     """
 
     repository: str
     tag: str
     command: tuple[str, ...] = ()
     task_run: dict[str, Any] | None = None
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @traced_sink
@@ -106,7 +107,7 @@ class BuiltImage:
         place, staging = Repository(build.repository), staging_tag(transaction)
         reference = f"{build.repository}:{staging}"
         if build.task_run is not None:
-            self._run_task(build.task_run, transaction, reference)
+            self._run_task(build, transaction, reference)
         else:
             self._run_command(build.command, transaction, reference)
         failpoint("launch.after_push")
@@ -199,15 +200,16 @@ class BuiltImage:
         if self.stopping.is_set():
             raise AbortedError(f"{what} was not over within the launch's `timeout`")
 
-    def _run_task(self, spec: dict[str, Any], of: str, reference: str) -> None:
-        cluster = self.cluster
+    def _run_task(self, build: Build, of: str, reference: str) -> None:
+        cluster, spec = self.cluster, build.task_run or {}
         assert cluster is not None  # noqa: S101 - the file's reader gave one
         name, namespace = task_name(of), self.namespace
         params = [
             *(p for p in spec.get("params", ()) if p.get("name") != "image"),
             {"name": "image", "value": reference},
         ]
-        meta = {"name": name, "namespace": namespace, "labels": {TRANSACTION: of}}
+        labels = {**build.labels, TRANSACTION: of}
+        meta = {"name": name, "namespace": namespace, "labels": labels}
         made = {"apiVersion": "tekton.dev/v1", "kind": "TaskRun", "metadata": meta}
         create(cluster, {**made, "spec": {**spec, "params": params}}, self.stopping)
         ended: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from tracing_2pc.core.settings import check_name, check_url, seconds
 from tracing_2pc.launch.built_image import Build
 from tracing_2pc.launch.registry import check_repository, check_tag
 from tracing_2pc.launch.suspended_job import BUILT, KINDS, Plan
-from tracing_2pc.launch.waiting import Place
+from tracing_2pc.launch.waiting import WORD, Place
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _KEYS: Final = {"job", "build", "check", "participants", "record", "timeout"}
@@ -87,7 +87,9 @@ class LaunchFile:
                 f"{', '.join(sorted(_KEYS))}"
             )
         manifest = _job(item.get("job"))
-        build = _build(item["build"]) if item.get("build") is not None else None
+        labels = manifest["metadata"].get("labels") or {}
+        word = {WORD: labels[WORD]} if WORD in labels else {}
+        build = _build(item["build"], word) if item.get("build") is not None else None
         containers = manifest["spec"]["template"]["spec"]["containers"]
         if (build is not None) != any(c.get("image") == BUILT for c in containers):
             raise ValueError(
@@ -176,7 +178,7 @@ def _job(item: Any) -> dict[str, Any]:
     return manifest
 
 
-def _build(item: Any) -> Build:
+def _build(item: Any, labels: Mapping[str, str]) -> Build:
     item = _object(item, "build")
     if unknown := {*item} - {"image", "tag", "command", "taskRun"}:
         raise ValueError(f"build: no field {min(map(str, unknown))[:60]!r} here")
@@ -189,6 +191,7 @@ def _build(item: Any) -> Build:
             check_tag(str(item.get("tag", "latest"))),
             _command(item.get("command", ()), "build.command"),
             None if task is None else _object(task, "build.taskRun"),
+            labels,
         )
     except ValueError as error:
         raise ValueError(f"build: {error}") from None

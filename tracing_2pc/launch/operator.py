@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from tracing_2pc.launch.cluster import Cluster, Object
 from tracing_2pc.launch.launch_file import LaunchFile, application_of
 from tracing_2pc.launch.launching import launch, newest_launch, withdraw
 from tracing_2pc.launch.suspended_job import BUILT, SuspendedJob
+from tracing_2pc.launch.waiting import WORD
 
 KIND: Final = "TransactionalSparkJob"
 FINALIZER: Final = "tracing-2pc/operator"
@@ -31,6 +33,7 @@ AGAIN: Final = "tracing-2pc/again"
 """An annotation: another value of it tries once more what was rolled back."""
 
 _LONGEST: Final = 500
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 logger = logging.getLogger(__name__)
 
@@ -301,14 +304,23 @@ def launch_file_of(item: Object) -> LaunchFile:
             raise ValueError(f"participants: no type {kind!r} is known")
     if len(builds) > 1:
         raise ValueError("participants: one TektonBuild at most")
+    word = spec.get("transactionId") or ""
+    if word and not (isinstance(word, str) and _LABEL.fullmatch(word)):
+        raise ValueError(
+            "spec.transactionId: at most 63 letters, digits, and -_. between them"
+        )
+    made_of = _job_of(meta, job, BUILT if builds else job["image"])
+    if word:
+        made_of["metadata"]["labels"] = {WORD: word}
+        made_of["spec"]["template"]["metadata"] = {"labels": {WORD: word}}
     made: dict[str, Any] = {
-        "job": _job_of(meta, job, BUILT if builds else job["image"]),
+        "job": made_of,
         "participants": urls,
         "record": {
             "job": meta["name"],
             "namespace": meta["namespace"],
             "generation": meta["generation"],
-            "transaction_id": str(spec.get("transactionId") or ""),
+            "transaction_id": word,
         },
         "timeout": str(spec.get("timeout") or "10m"),
     }

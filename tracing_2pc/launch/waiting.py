@@ -13,6 +13,9 @@ from tracing_2pc.launch.cluster import Cluster, Object, UnreachableError
 TRANSACTION: Final = "tracing-2pc/transaction"
 """The label by which an object says whose it is."""
 
+WORD: Final = "tracing-2pc/transactionId"
+"""The label with a user's own word for a launch; it means nothing to us."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
