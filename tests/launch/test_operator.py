@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 import urllib3
+from support.programs import ran
 from support.waiting import PAUSE, until
 
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch.cluster import Cluster
-from tracing_2pc.launch.operator import KIND, Operator
+from tracing_2pc.launch.operator import _ENDED, KIND, Operator
+from tracing_2pc.protocol import coordinator
 from tracing_2pc.store import open_log
 
 SERVES = {"name": "ledger", "type": "ExternalService"}
@@ -67,6 +69,19 @@ def operator(world) -> Iterator[None]:
         for under_way in looking._under_way.values():
             under_way.thread.join()
         log.close()
+
+
+@contextlib.contextmanager
+def own_process(world, **told: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one in a process of its own, and kill it at the end."""
+    open_log(world.settings.log).close()
+    told = {**os.environ, "TPC_LOG": world.settings.log, **told}
+    command = [sys.executable, "-m", "tracing_2pc", "operator", "run"]
+    with subprocess.Popen(command, env=told, start_new_session=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def status(world, name: str = "totals") -> dict[str, Any]:
@@ -234,6 +249,7 @@ def test_a_running_job_is_deleted_with_its_resource(world, resource):
 @pytest.mark.parametrize(
     "point",
     [
+        pytest.param("driver.before_begin", marks=pytest.mark.nightly),
         pytest.param("driver.after_begin", marks=pytest.mark.nightly),
         pytest.param("launch.after_push", marks=pytest.mark.ci),
         pytest.param("launch.after_create", marks=pytest.mark.nightly),
@@ -243,22 +259,107 @@ def test_a_running_job_is_deleted_with_its_resource(world, resource):
 )
 def test_an_operator_that_is_killed_has_lost_nothing(world, resource, point):
     """The next one makes it whole; the job was started once."""
-    open_log(world.settings.log).close()
     world.kubelet.cluster.create(resource)
-    told = {
-        **os.environ,
-        "TPC_LOG": world.settings.log,
-        "TPC_FAILPOINT": point,
-        "TPC_FAILPOINT_FILE": str(world.folder / "killed"),
-    }
-    command = [sys.executable, "-m", "tracing_2pc", "operator", "run"]
-    killed = subprocess.run(command, env=told, start_new_session=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    told = {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": f"{world.folder}/killed"}
+    with own_process(world, **told) as running:
+        assert running.wait() == -signal.SIGKILL
     with operator(world):
         reaches(world, "Committed")
     (job,) = world.jobs()
     assert [name for name, _ in world.kubelet.started] == [job]
     assert world.generations() == [1]
+
+
+def hold(world, phase: str) -> None:
+    """Have a resource come to a phase, and stay there until `world.fails` ends it."""
+    if phase == "Failed":
+
+        def fault(method: str, path: str) -> None:
+            if method == "POST" and path.endswith("/jobs") and not taken:
+                taken.append(path)
+                world.forget_images(layers=True)  # after its vote
+
+        taken: list[str] = []
+        world.fails(fault)
+        return
+    if phase == "RollingBack":
+        pushes = world.kubelet.tasks["push"]
+        world.kubelet.tasks["push"] = ["sh", "-c", '"$@"; exit 1', "sh", *pushes]
+    refused = {"Pending": ("GET", "/configmaps/"), "RollingBack": ("DELETE", "/task")}
+    asked, part = refused[phase]
+    world.fails(lambda method, path: "refuse" * (asked == method and part in path))
+
+
+@pytest.mark.parametrize(
+    ("phase", "then"),
+    [
+        pytest.param("Pending", "Committed", marks=pytest.mark.nightly),
+        pytest.param("RollingBack", "RolledBack", marks=pytest.mark.ci),
+        pytest.param("Failed", "Failed", marks=pytest.mark.nightly),
+    ],
+)
+def test_an_operator_that_is_killed_in_a_phase(world, resource, phase, then):
+    """The next one goes on from the log; what waits for a person waits on."""
+    hold(world, phase)
+    world.kubelet.cluster.create(resource)
+    with own_process(world):
+        reaches(world, phase)
+    world.fails(lambda _method, _path: None)
+    forgotten = {"status": {"phase": "Preparing"}}  # nobody reads it
+    world.kubelet.cluster.patch(KIND, "default", "totals", forgotten, "status")
+    with operator(world):
+        told = reaches(world, then)
+    (only,) = _launches(world)
+    assert told["transaction"] == str(only.transaction)
+    if then == "RolledBack":
+        assert not world.staged(only.transaction)
+        assert world.kubelet.named("TaskRun") == world.jobs() == {}
+    assert (world.live is not None) == (then == "Committed")
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param("Pending", marks=pytest.mark.nightly),
+        pytest.param("Prepared", marks=pytest.mark.ci),
+        pytest.param("RollingBack", marks=pytest.mark.nightly),
+        pytest.param("Failed", marks=pytest.mark.ci),
+    ],
+)
+def test_a_deletion_in_each_phase(world, resource, phase, monkeypatch, caplog):
+    """It waits until the launch has ended, by a person if need be; nothing is left."""
+    go_on = threading.Event()
+    if phase == "Prepared":
+        points = {"driver.after_votes": go_on.wait}
+        wait = lambda point: points.get(point, bool)()  # noqa: E731
+        monkeypatch.setattr(coordinator, "failpoint", wait)
+    else:
+        hold(world, phase)
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, phase)
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        if phase in {"RollingBack", "Failed"}:
+            until(lambda: ".0.1 is not finished" in caplog.text)
+        if phase != "Pending":
+            assert world.kubelet.cluster.get(KIND, "default", "totals") is not None
+        go_on.set()
+        world.fails(lambda _method, _path: None)
+        if phase == "Failed":
+            (only,) = _launches(world)
+            about = ["--conclude", "mixed", "--yes", "--reason", "the layers are gone"]
+            resolve = ["resolve", str(only.transaction), *about]
+            told = {**os.environ, "TPC_LOG": world.settings.log}
+            line = [sys.executable, "-m", "tracing_2pc", *resolve]
+            done = ran(line, env=told)
+            assert done.returncode == 0, done.stdout + done.stderr
+        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+    assert world.jobs() == {}
+    assert world.kubelet.named("Pod") == {}
+    for launched in _launches(world):
+        assert launched.state in _ENDED
+        committed = launched.state is TransactionState.COMMITTED
+        assert phase == "Failed" or world.generations() == [1] * committed
 
 
 @pytest.mark.ci
