@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
+import sqlalchemy as sa
 from support.programs import ran
 from support.waiting import AT_LAST, until
 
@@ -17,7 +19,11 @@ from participants.demo import Demo
 from participants.oracle import judge
 from participants.processes import start_together, stopping
 from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.store import open_log
+from tracing_2pc.store.log.records import checksum_of
+from tracing_2pc.store.log.schema import transaction
 
 DAYS = range(1, 4)
 CI, NIGHTLY = pytest.mark.ci, pytest.mark.nightly
@@ -85,6 +91,19 @@ def recovers(world, *words: str) -> None:
     )
 
 
+def run_out(world, id_: str) -> None:
+    """Let its time be over: the log has a deadline that has passed."""
+    with contextlib.closing(open_log(world.settings.log)) as log:
+        record = log.read(TransactionId.parse(id_))
+    over = dataclasses.replace(record, deadline=record.started)
+    told = {"deadline": over.deadline, "checksum": checksum_of(over)}
+    engine = sa.create_engine(world.settings.log)
+    with engine.begin() as connection:
+        row = sa.update(transaction).where(transaction.c.id == id_)
+        connection.execute(row.values(told))
+    engine.dispose()
+
+
 def is_whole(world) -> None:
     """Version 2 stands everywhere, once, and nothing else is left."""
     assert world.rows() == [("totals", 1), ("totals", 2)]
@@ -111,27 +130,35 @@ def test_what_was_not_decided_is_launched_anew(launched, point):
 
 
 @pytest.mark.parametrize(
-    "point",
+    ("point", "by"),
     [
-        pytest.param("launch.after_push", marks=NIGHTLY),
-        pytest.param("launch.after_create", marks=CI),
+        pytest.param("driver.after_begin", "timeout", marks=NIGHTLY),
+        pytest.param("launch.after_push", "a person", marks=NIGHTLY),
+        pytest.param("launch.after_push", "timeout", marks=NIGHTLY),
+        pytest.param("launch.after_create", "a person", marks=CI),
+        pytest.param("launch.after_create", "timeout", marks=CI),
+        pytest.param("driver.after_votes", "timeout", marks=NIGHTLY),
     ],
 )
-def test_what_was_not_decided_is_ended_by_anybody(launched, point):
+def test_what_was_not_decided_is_ended_by_anybody(launched, point, by):
     """Decided abort from elsewhere, without the file: nothing is left of it.
 
-    So does `recover` when `timeout` is out. Version 1 runs on.
+    By a person, or by `recover` when `timeout` is out. Version 1 runs on.
     """
     before, jobs = launched.live, launched.jobs()
     kill(launched, point)
     (launched.folder / "job.yaml").rename(launched.folder / "elsewhere.yaml")
     id_ = command(launched, "ls", "--log-only").stdout.split("\n")[1].split()[0]
-    done = command(launched, "resolve", id_, "--abort", "--yes", "--reason", "killed")
-    assert done.returncode == 0, done.stdout + done.stderr
     recovers(launched)
-    assert f"{id_} aborted" in " ".join(
-        command(launched, "ls", "--log-only").stdout.split()
-    )
+    assert f"{id_} active" in _listed(launched)  # its time is not over
+    if by == "timeout":
+        run_out(launched, id_)
+    else:
+        about = ["--abort", "--yes", "--reason", "killed"]
+        done = command(launched, "resolve", id_, *about)
+        assert done.returncode == 0, done.stdout + done.stderr
+    recovers(launched)
+    assert f"{id_} aborted" in _listed(launched)
     assert not launched.staged(id_)
     assert (launched.live, launched.jobs()) == (before, jobs)
     assert launched.rows() == [("totals", 1)]
@@ -262,6 +289,10 @@ def _told_of(world, name: str) -> str | None:
     spec = world.kubelet.named("Job")[name]["spec"]["template"]["spec"]
     told = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
     return told.get("TRACEPARENT")
+
+
+def _listed(world) -> str:
+    return " ".join(command(world, "ls", "--log-only").stdout.split())
 
 
 def _transaction(done: subprocess.CompletedProcess[str]) -> str:
