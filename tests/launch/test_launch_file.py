@@ -74,6 +74,23 @@ def test_a_transaction_id_that_is_no_label_is_named(text):
         launch_file_of({"metadata": meta, "spec": spec})
 
 
+@pytest.mark.parametrize(
+    ("known", "refused"),
+    [({}, False), ({"b": "http://b:1/"}, False), ({"b": "http://c:1"}, True)],
+)
+def test_a_token_goes_to_known_addresses(known, refused):
+    """Where the operator's own settings name any, whoever writes the resource."""
+    service = {"name": "a", "type": "ExternalService", "endpoint": "http://b:1"}
+    job = {"image": DIGEST, "entrypoint": "run"}
+    meta = {"name": "totals", "namespace": "default", "uid": "u", "generation": 1}
+    item = {"metadata": meta, "spec": {"job": job, "participants": [service]}}
+    if not refused:
+        assert launch_file_of(item, known).participants == {"a": "http://b:1"}
+        return
+    with pytest.raises(ValueError, match=r"^participants: a at http://b:1 is none of"):
+        launch_file_of(item, known)
+
+
 @pytest.mark.parametrize("text", ["a: [", "- no object", None])
 def test_a_file_that_is_none_is_one_line(tmp_path, text):
     """With its path."""

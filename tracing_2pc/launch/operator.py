@@ -135,7 +135,7 @@ class Operator:
         if under_way is not None and not under_way.thread.is_alive():
             under_way = None
         try:
-            file = launch_file_of(item)
+            file = launch_file_of(item, self._settings.participants)
         except ValueError as error:
             if "deletionTimestamp" in meta:
                 self._remove_unread(item, under_way)
@@ -282,12 +282,14 @@ class Operator:
             kept.pop(meta["uid"], None)
 
 
-def launch_file_of(item: Object) -> LaunchFile:
+def launch_file_of(item: Object, known: Mapping[str, str] | None = None) -> LaunchFile:
     """Return what a resource launches; `ValueError` says which field is wrong.
 
-    `TektonBuild` names its Task as `endpoint`; `ExternalService` its URL; `SparkApp` is
-    the job itself.
+    `TektonBuild` names its Task as `endpoint`; `ExternalService` its URL, which must be
+    one of those that are known, if any is: the operator's token goes there. `SparkApp`
+    is the job itself.
     """
+    addresses = {url.rstrip("/") for url in (known or {}).values()}
     meta, spec = item["metadata"], item.get("spec") or {}
     job = spec.get("job")
     if not isinstance(job, dict) or not isinstance(job.get("image"), str):
@@ -300,6 +302,12 @@ def launch_file_of(item: Object) -> LaunchFile:
             builds.append(one)
         elif kind == "ExternalService":
             urls[str(name)] = str(endpoint)
+            if addresses and str(endpoint).rstrip("/") not in addresses:
+                raise ValueError(
+                    f"participants: {name} at {endpoint} is none of the addresses in "
+                    "the operator's own setting `participants`, and its token goes to "
+                    "no other"
+                )
         elif kind != "SparkApp":
             raise ValueError(f"participants: no type {kind!r} is known")
     if len(builds) > 1:
