@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import re
+import shutil
 import signal
 import sys
 
@@ -22,7 +25,7 @@ from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch import BuiltImage, SuspendedJob, launching
 from tracing_2pc.launch.cluster import Cluster
-from tracing_2pc.launch.registry import Repository
+from tracing_2pc.launch.registry import Manifest, Repository
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -563,6 +566,31 @@ def test_a_late_commit_starts_nothing_twice(world):
     SuspendedJob().commit(receipt.handle)
     assert world.jobs() == {}
     assert len(world.kubelet.started) == 1
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("standing", ["nothing", "another's"])
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_late_commit_sets_no_tag_back(world, late, standing):
+    """Where a hand has changed the tag: only of the newest launch it may be needed."""
+    handles = []
+    for text in ("first", "second"):
+        world.pushes(text)
+        of = world.launch().transaction
+        with contextlib.closing(open_log(world.settings.log)) as log:
+            handles += [r.handle for r in log.read(of).chosen("launch-image")]
+    live = world.live
+    tags = f"*/repositories/{world.repository.name.partition('/')[2]}/_manifests/tags"
+    (tag,) = world.images.rglob(f"{tags}/live")
+    shutil.rmtree(tag)
+    if standing == "another's":
+        kind = "application/vnd.oci.image.index.v1+json"
+        of_hand = {"schemaVersion": 2, "mediaType": kind, "manifests": []}
+        world.repository.put("live", Manifest(kind, json.dumps(of_hand).encode()))
+    before = world.live
+    with contextlib.closing(open_log(world.settings.log)) as log:
+        BuiltImage(place_of=launching._place_of(log)).commit(handles[late])
+    assert world.live == (live if late == 1 else before)
 
 
 def _application(world) -> str:

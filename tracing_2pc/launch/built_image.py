@@ -64,7 +64,8 @@ class BuiltImage:
         stopping: set when nobody waits for a vote any more.
         cluster: where a TaskRun is made.
         namespace: of the TaskRun.
-        place_of: where an abort looks; by default, where this one builds.
+        place_of: where an abort looks, and a late commit; by default, where this one
+            builds.
     """
 
     name = NAME
@@ -122,7 +123,7 @@ class BuiltImage:
         self.pushed = f"{build.repository}@{staged.digest}"
 
     def commit(self, handle: dict[str, Any]) -> None:
-        """Put exactly these bytes under the release tag.
+        """Put exactly these bytes under the release tag, unless a later launch began.
 
         Raises:
             ParticipantRefusedError: the registry has dropped a layer.
@@ -132,6 +133,9 @@ class BuiltImage:
         place, tag = Repository(handle["repository"]), handle["tag"]
         if (standing := place.get(tag)) == staged or _is_later(standing, handle):
             return
+        is_ours = standing is not None and standing.transaction is not None
+        if not is_ours and self.place_of(handle["transaction"]).is_past:
+            return  # a hand has changed the tag since
         try:
             place.put(tag, staged)
         except BlobGoneError as error:

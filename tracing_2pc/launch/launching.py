@@ -197,7 +197,13 @@ def _place_of(log: LogReader) -> PlaceOf:
         record = log.read(TransactionId.parse(transaction))
         if record is None:
             raise TwoPhaseError(f"{transaction} is not on record")
-        return Place.of(record.run.partition(" ")[2])
+        newest = TransactionFilter(record.id.application, limit=1)
+        is_past = any(
+            later.transaction.batch > record.id.batch
+            for later in log.transactions(newest)
+        )
+        place = Place.of(record.run.partition(" ")[2])
+        return dataclasses.replace(place, is_past=is_past)
 
     return read
 

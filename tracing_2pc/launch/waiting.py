@@ -21,12 +21,14 @@ WORD: Final = "tracing-2pc/transactionId"
 class Place:
     """Where a launch makes what an abort has to find: its record says it.
 
-    `repository` is empty where nothing is built; `by_task`: by a TaskRun.
+    `repository` is empty where nothing is built; `by_task`: by a TaskRun; `is_past`: a
+    later launch is on record, so this one has ended everywhere.
     """
 
     namespace: str
     repository: str = ""
     by_task: bool = False
+    is_past: bool = False
 
     def __str__(self) -> str:
         """Write it as `of` reads it."""
