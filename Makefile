@@ -164,7 +164,8 @@ kubernetes: $(KUBERNETES) .cache/etcd/etcd  ## an API server and kubectl of our 
 
 $(KUBERNETES): tools/kubernetes/go.mod tools/kubernetes/go.sum
 	@go="$$(PYTHON=$(PYTHON) tools/go)" && echo "building kube-apiserver and kubectl with $$go" && mkdir -p $(@D) \
-		&& CGO_ENABLED=0 "$$go" -C tools/kubernetes build -trimpath -ldflags "-s -w" \
+		&& version=$$("$$go" -C tools/kubernetes list -m -f '{{.Version}}' k8s.io/kubernetes) && CGO_ENABLED=0 \
+			"$$go" -C tools/kubernetes build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
 			-o "$(CURDIR)/$(@D)/" k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl \
 		&& touch $@ && echo "built $@ in $$SECONDS s"
 
