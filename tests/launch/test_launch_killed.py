@@ -6,8 +6,11 @@ import contextlib
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -20,7 +23,7 @@ from participants.oracle import judge
 from participants.processes import start_together, stopping
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import TransactionId
-from tracing_2pc.core.states import TransactionState
+from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.store import open_log
 from tracing_2pc.store.log.records import checksum_of
 from tracing_2pc.store.log.schema import transaction
@@ -202,6 +205,37 @@ def test_who_waits_for_a_launch_hears_how_it_ended(world):
     assert (aborted.returncode, aborted.stdout.strip()) == (1, "decided abort")
     unknown = command(world, "await-launch", "totals.9.1")
     assert (unknown.returncode, unknown.stdout.strip()) == (1, "not on record")
+
+
+@pytest.mark.ci
+def test_who_waits_for_a_launch_asks_a_silent_log_on(postgres_database):
+    """It is hung up on until the log has the decision; then it hears that."""
+    url = sa.make_url(postgres_database)
+    with (
+        contextlib.closing(open_log(postgres_database)) as log,
+        tempfile.TemporaryDirectory() as folder,  # a socket's path is short
+        socket.socket(socket.AF_UNIX) as silent,
+    ):
+        about = {"query": None, "participants": ["ledger"], "carrier": {}}
+        id_ = log.begin("totals", 0, run="r", **about).record.id
+        place = Path(folder, ".s.PGSQL.5432")
+        silent.bind(str(place))
+        silent.listen()
+        silent.settimeout(AT_LAST)
+        through = url.update_query_dict({"host": folder})
+        told = {**os.environ, "TPC_LOG": through.render_as_string(False)}
+        line = [sys.executable, "-m", "tracing_2pc", "await-launch", str(id_)]
+        with subprocess.Popen(line, env=told, stdout=subprocess.PIPE) as waiting:
+            try:
+                for _ in range(3):
+                    silent.accept()[0].close()
+                log.decide(id_, Decision.ABORT)
+                place.unlink()
+                place.symlink_to(Path(str(url.query["host"]), place.name))
+                said, _ = waiting.communicate(timeout=AT_LAST)
+            finally:
+                waiting.kill()
+    assert (waiting.returncode, said.strip()) == (1, b"decided abort")
 
 
 def test_a_launch_killed_after_its_decision_is_a_replay(launched):
