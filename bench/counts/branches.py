@@ -42,7 +42,9 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.states import BranchState, Decision, Vote
 from tracing_2pc.http import contract
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
+from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.engine import ParticipantEngine
+from tracing_2pc.participant.journal.journal import checksum_of
 from tracing_2pc.store import SqlDecisionLog, open_log
 
 SIZES: Final = (1_000, 2_000, 4_000, MAX_BRANCHES)
@@ -129,6 +131,9 @@ class Asked:
                 "state": str(state),
                 "rows": 1,
                 "digest": DIGEST,
+                "checksum": checksum_of(
+                    transaction, BranchRef(BranchId(n, n), 1, DIGEST), tag
+                ),
                 "since": 0.0,
                 "sealed": seal and 0.0,
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,9 @@ from tracing_2pc.core.model import BranchId, Holds, Shown, TransactionId
 from tracing_2pc.core.states import BranchState, ParticipantState
 from tracing_2pc.http import contract, reading
 from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.engine import Query
+from tracing_2pc.participant.journal.journal import checksum_of
 
 TEXTS = texts("contract")
 T = TransactionId("orders", 7, 1)
@@ -281,14 +284,21 @@ def test_a_long_trace_context_makes_no_list_unreadable(world):
 def in_doubt(world: World, branches: int, carrier: dict[str, str]) -> None:
     """Put a transaction with so many prepared branches into the journal."""
     tables = journal_of(world).tables
-    id_ = {"application": "orders", "batch": 7, "attempt": 1}
+    transaction = TransactionId("orders", 7, 1)
+    id_ = dataclasses.asdict(transaction)
     branch = {**id_, "task_attempt": 1, "state": "prepared", "rows": 1}
     branch |= {"digest": ONE.digest, "since": 1.0}
+
+    def row(number: int) -> dict[str, Any]:
+        ref = BranchRef(BranchId(number, 1), 1, ONE.digest)
+        checksum = checksum_of(transaction, ref, number + 1)
+        own = {"partition": number, "tag": number + 1, "checksum": checksum}
+        return {**branch, **own}
+
     with database_of(world).engine.begin() as connection:
         text = json.dumps(carrier)
         connection.execute(tables.transaction.insert().values(**id_, carrier=text))
-        rows = [{**branch, "partition": number} for number in range(branches)]
-        connection.execute(tables.branch.insert(), rows)
+        connection.execute(tables.branch.insert(), [*map(row, range(branches))])
 
 
 LONG = {"ASCII": "x" * 2000, "other": "\u00e4" * 2000}
