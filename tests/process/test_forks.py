@@ -8,6 +8,7 @@ import weakref
 import pytest
 
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.tracing.counted import Counted
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -50,6 +51,20 @@ def test_a_function_is_called_too():
     calls = []
     after_fork(lambda: calls.append(1))
     assert in_child(lambda: len(calls)) == 1
+
+
+def test_a_count_begins_at_nothing():
+    """Also where another thread counted at the fork: its lock stayed in the parent."""
+    counted = Counted()
+    counted.add("known", 2)
+
+    def count() -> int:
+        counted.add("known")
+        return counted.read()["known"]
+
+    with counted._lock:
+        assert in_child(count) == 1
+    assert counted.read() == {"known": 2}
 
 
 def test_a_reset_that_raises_hides_no_other():

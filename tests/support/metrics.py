@@ -8,7 +8,6 @@ def test_it(measured):
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from tracing_2pc.core import names
 from tracing_2pc.http import events
 from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.counted import Counted
 
 SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? ([0-9.e+-]+)")
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -76,7 +76,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Measured]:
     monkeypatch.setattr(instruments, "_process", instruments._Measuring())
     # Without the gauges of a watcher that another test has made in this process.
     monkeypatch.setattr(instruments, "_observed", dict(_AT_FIRST))
-    monkeypatch.setattr(events, "_counted", Counter())
+    monkeypatch.setattr(events, "_counted", Counted())
     instruments.start("test", scraped=True)
     yield lambda: samples(instruments.exposition())
     assert_of_the_registry(instruments.exposition())

@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -17,7 +15,6 @@ from flask import Blueprint, Request, Response, g, jsonify, request
 from tracing_2pc.core import content
 from tracing_2pc.core.access import Caller
 from tracing_2pc.core.errors import ConfigurationError, MalformedError
-from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.http.error_responses import Problem
@@ -27,6 +24,7 @@ from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
 from tracing_2pc.participant.json_lines import strict_decoder, strict_json, why_no_json
 from tracing_2pc.participant.metrics import Measured
 from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.counted import Counted
 from tracing_2pc.tracing.spans import set_status
 
 ACCEPTED: Final = 202
@@ -48,14 +46,12 @@ _USUAL: Final = re.compile(
 """How an event begins that is written as nearly all are: it is read in one go."""
 
 
-_counted: Final[Counter[str]] = Counter()
-"""Events by their answers, in this process; read when they are exported."""
+_counted: Final = Counted()
+"""Events by their answers."""
 
-_counting: Final = threading.Lock()
-after_fork(_counted.clear)
 instruments.observe(
     "tpc.inbox.events",
-    lambda: [(n, {"answer": a}) for a, n in sorted(_counted.items()) if n],
+    lambda: [(n, {"answer": a}) for a, n in _counted.read().items() if n],
 )
 
 
@@ -158,9 +154,8 @@ class _Events(Views):
         if the(request).method == "POST" and here.get("tpc_admitted"):
             sent, new = here.get("tpc_events", 1), here.get("tpc_new", 0)
             answer = _ANSWERS.get(response.status_code, "later")
-            with _counting:
-                _counted["stored"] += new
-                _counted[answer] += sent - new
+            _counted.add("stored", new)
+            _counted.add(answer, sent - new)
         return super().record(response)
 
     def health(self) -> Response:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -21,6 +20,7 @@ from tracing_2pc.core import names
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.skywalking import propagator
 from tracing_2pc.tracing import w3c
+from tracing_2pc.tracing.counted import Counted
 
 skywalking = propagator
 """All that is known of it here; a phase is an endpoint there."""
@@ -54,8 +54,7 @@ TRACED_TRIES: Final = 10
 
 _OURS: Final = frozenset({w3c.TRACEPARENT, w3c.TRACESTATE})
 
-_rejected: Final = dict.fromkeys(names.LABELS["header"], 0)
-_counting: Final = threading.Lock()
+_rejected: Final = Counted()
 
 
 def inject(headers: dict[str, str], context: Context | None = None) -> None:
@@ -150,13 +149,13 @@ def thin_out_after(carrier: Carrier, in_vain: int) -> Carrier:
 
 def _count(malformed: str | None) -> None:
     if malformed is not None:
-        with _counting:
-            _rejected[malformed] += 1
+        _rejected.add(malformed)
 
 
 def rejected() -> dict[str, int]:
     """Return how often each header could not be read, since this process began."""
-    return {**_rejected, "sw8": skywalking.malformed()}
+    known = {**dict.fromkeys(names.LABELS["header"], 0), **_rejected.read()}
+    return {**known, "sw8": skywalking.malformed()}
 
 
 class Parsed(NamedTuple):
