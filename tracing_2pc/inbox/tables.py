@@ -108,6 +108,9 @@ class InboxTables:
         }
         dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
         self.locked_position = f"({self._lock.compile(dialect=dialect)})"
+        count = sa.bindparam("count", type_=sa.BigInteger)
+        moved = self.head.update().values(position=self.head.c.position + count)
+        self._moved = moved.returning((self.head.c.position - count).label("before"))
         self.append = self._append()
 
     def _add(self, suffix: str, *columns: sa.Column[Any]) -> sa.Table:
@@ -118,10 +121,7 @@ class InboxTables:
 
         One statement for PostgreSQL. An id that is there already ends it.
         """
-        count = sa.bindparam("count", type_=sa.BigInteger)
-        before = (self.head.c.position - count).label("before")
-        moved = self.head.update().values(position=self.head.c.position + count)
-        head = moved.returning(before).cte("head")
+        head = self._moved.cte("head")
         event, key = self.event.c, self.key.c
         given = [
             sa.column("place", sa.BigInteger),
@@ -209,9 +209,7 @@ class InboxTables:
         return before
 
     def _move(self, connection: Connection, count: int) -> int:
-        before = self.lock_head(connection)
-        connection.execute(self.head.update().values(position=before + count))
-        return before
+        return int(connection.execute(self._moved, {"count": count}).scalar_one())
 
     def _add_one_by_one(
         self, connection: Connection, at: float, events: Sequence[Placed]
