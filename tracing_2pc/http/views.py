@@ -135,11 +135,10 @@ class Views:
         """Begin a request: its time, its body's limits, this worker's exporters."""
         here, environ = the(g), the(request).environ
         here.tpc_body = environ["wsgi.input"] = TimedInput(environ)
-        now = os.getpid(), spans.provider(), instruments.program()
-        if self.started.get("in") != now:  # neither looks at the environment each time
+        if self.started.get("in") != _in_force():  # else nobody looks for what to start
             lifecycle.start(self.name)
             instruments.start(self.name, scraped=True)
-            self.started["in"] = os.getpid(), spans.provider(), instruments.program()
+            self.started["in"] = _in_force()
         here.tpc_since = time.monotonic()
 
     def finish(self, response: Response) -> Response:
@@ -202,6 +201,10 @@ class Views:
 
     def check_form(self) -> None:
         """Refuse a request that an admitted caller has not put in its form."""
+
+
+def _in_force() -> tuple[object, ...]:
+    return os.getpid(), spans.provider(), instruments.program()
 
 
 def the(proxy: Any) -> Any:

@@ -454,10 +454,12 @@ def _journal_name(application: str) -> str:
 
 
 def _has_ended(status: Object) -> bool:
+    return _is_any(status, "Complete", "Failed")
+
+
+def _is_any(status: Object, *conditions: str) -> bool:
     found = status.get("conditions") or ()
-    return any(
-        c["type"] in {"Complete", "Failed"} and c["status"] == "True" for c in found
-    )
+    return any(c["type"] in conditions and c["status"] == "True" for c in found)
 
 
 def _is_stopped(item: Object) -> bool:
@@ -466,8 +468,7 @@ def _is_stopped(item: Object) -> bool:
     if item["kind"] == "Deployment":
         seen = status.get("observedGeneration", 0) >= item["metadata"]["generation"]
         return bool(seen and not status.get("replicas"))
-    found = status.get("conditions") or ()
-    return any(c["type"] == "Suspended" and c["status"] == "True" for c in found)
+    return _is_any(status, "Suspended")
 
 
 def _noted(journal: Object | None, what: str) -> TransactionId | None:
