@@ -73,6 +73,9 @@ def test_a_pod_that_does_not_end_holds_the_start_up(world):
     world.pushes("second")
     world.kubelet.lingering.set()
     world.limits |= {"on_pending": "fail", "inline_tries": 2}
+    with pytest.raises(CommitPendingError):  # perhaps before its stop was seen
+        world.launch()
+    assert not any(world.jobs().values())
     with pytest.raises(CommitPendingError, match=f"waits for the end of {old}-pod"):
         world.launch()
     assert not any(world.jobs().values())
@@ -93,7 +96,7 @@ def test_a_controller_that_is_late_holds_the_start_up(world, kind):
         job |= {"apiVersion": "apps/v1", "kind": kind}
         del job["spec"]["template"]["spec"]["restartPolicy"]
     world.launch()
-    world.kubelet.late.set()
+    world.kubelet.be_late()
     world.pushes("second")
     world.limits |= {"on_pending": "fail", "inline_tries": 2}
     with pytest.raises(CommitPendingError, match="waits for the end of totals-0-1"):
@@ -107,7 +110,7 @@ def test_a_controller_that_is_late_holds_the_start_up(world, kind):
 @pytest.mark.ci
 def test_a_job_that_was_not_seen_started_is_not_stopped(world):
     """Its controller could start it from what it has read before."""
-    world.kubelet.late.set()
+    world.kubelet.be_late()
     world.launch()
     world.pushes("second")
     world.limits |= {"on_pending": "fail", "inline_tries": 2}

@@ -63,6 +63,11 @@ class Kubelet:
         if self._error is not None:
             raise self._error
 
+    def be_late(self) -> None:
+        """Look at nothing from now on; a look that has begun is ended first."""
+        self.late.set()
+        self.settle()
+
     def let_go(self) -> None:
         """Let pods that were stopped be gone."""
         self.lingering.clear()
