@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -22,7 +21,7 @@ from tracing_2pc.inbox.tables import MANY, PORTION, InboxTables, Key, Placed, ap
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.engines.postgresql import open_postgresql
 from tracing_2pc.store.engines.sqlite import open_sqlite
-from tracing_2pc.store.engines.urls import database_url
+from tracing_2pc.store.engines.urls import database_url, missing_file
 
 _CREATING: Final = 7_270_211
 """PostgreSQL's advisory lock of who makes tables."""
@@ -131,9 +130,7 @@ class Inbox:
         self._is_open = True
 
     def _find(self) -> None:
-        url = self._database.url
-        is_file = url.get_backend_name() == "sqlite"
-        is_there = not is_file or Path(str(url.database)).is_file()
+        is_there = missing_file(self._database.url) is None
         if is_there:
             with self._database.reading() as connection:
                 is_there = self._tables.exist(connection)

@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -31,7 +30,7 @@ from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.protocol.votes import check_votes
 from tracing_2pc.store.engines.sqlite import open_sqlite, storage_faults
-from tracing_2pc.store.engines.urls import database_url, display_url
+from tracing_2pc.store.engines.urls import database_url, display_url, missing_file
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log.database import open_log
 
@@ -195,9 +194,8 @@ def read_journals(url: str, participant: str, log: Log) -> list[Journal]:
     """
     database = open_database(url).connections
     shown = display_url(database.url)
-    file = Path(database.url.database or "")
-    if database.url.get_backend_name() == "sqlite" and not file.is_file():
-        raise ConfigurationError(f"journal {participant}: there is no file {file}")
+    if (missing := missing_file(database.url)) is not None:
+        raise ConfigurationError(f"journal {participant}: there is no file {missing}")
     try:
         with contextlib.closing(database), database.reading() as connection:
             names = sa.inspect(connection).get_table_names()
@@ -269,8 +267,7 @@ def storage_faults_at(reference: str, name: str) -> list[str]:
         ConfigurationError: not such a URL.
     """
     url = database_url(reference, name)
-    is_file = url.get_backend_name() == "sqlite" and Path(str(url.database)).is_file()
-    if not is_file:
+    if url.get_backend_name() != "sqlite" or missing_file(url) is not None:
         return []
     with contextlib.closing(open_sqlite(url, name, lock_wait=LOCK_WAIT)) as database:
         return storage_faults(database)

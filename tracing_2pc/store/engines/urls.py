@@ -60,6 +60,13 @@ def display_url(url: sa.URL) -> str:
     return shown.render_as_string(hide_password=True)
 
 
+def missing_file(url: sa.URL) -> str | None:
+    """Return the file of a SQLite URL if it is not there; to connect would make it."""
+    path = pathlib.Path(url.database or "")
+    is_missing = url.get_backend_name() == "sqlite" and not path.is_file()
+    return str(path) if is_missing else None
+
+
 def describe_place(url: sa.URL) -> dict[str, str | int]:
     """Return what OpenTelemetry's conventions say of a database; nothing secret."""
     system, name = url.get_backend_name(), url.database or ""

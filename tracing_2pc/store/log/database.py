@@ -11,7 +11,7 @@ from tracing_2pc.core.settings import LOG_LOCK_WAIT
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.engines.postgresql import open_postgresql
 from tracing_2pc.store.engines.sqlite import open_sqlite
-from tracing_2pc.store.engines.urls import database_url, display_url
+from tracing_2pc.store.engines.urls import database_url, display_url, missing_file
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log.decision_log import SqlDecisionLog
 
@@ -31,15 +31,15 @@ def connect(
     url = database_url(reference, "log")
     if url.get_backend_name() == "postgresql":
         return open_postgresql(url, "log", lock_wait=lock_wait, failure=_failure)
-    path = Path(url.database or "")
-    if must_exist and not path.is_file():
-        raise ConfigurationError(missing_log(str(path)))
+    if must_exist and (missing := missing_file(url)) is not None:
+        raise ConfigurationError(missing_log(missing))
     database = open_sqlite(url, "log", lock_wait=lock_wait, failure=_failure)
+    folder = Path(url.database or "").parent
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"log: cannot make folder {path.parent}: {error.strerror}"
+            f"log: cannot make folder {folder}: {error.strerror}"
         ) from None
     return database
 
