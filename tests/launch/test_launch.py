@@ -96,6 +96,7 @@ def test_a_controller_that_is_late_holds_the_start_up(world, kind):
         job |= {"apiVersion": "apps/v1", "kind": kind}
         del job["spec"]["template"]["spec"]["restartPolicy"]
     world.launch()
+    world.kubelet.settle()
     world.kubelet.be_late()
     world.pushes("second")
     world.limits |= {"on_pending": "fail", "inline_tries": 2}
