@@ -90,7 +90,7 @@ def test_a_pod_that_does_not_end_holds_the_start_up(world):
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["Job", "Deployment"])
 def test_a_controller_that_is_late_holds_the_start_up(world, kind):
-    """It has made no pods of the old one, and may yet: it must have seen the stop."""
+    """Of the old one is no pod, and it may make one: it must have seen the stop."""
     if kind == "Deployment":
         job = world.item["job"]
         job |= {"apiVersion": "apps/v1", "kind": kind}
@@ -98,9 +98,12 @@ def test_a_controller_that_is_late_holds_the_start_up(world, kind):
     world.launch()
     world.kubelet.settle()
     world.kubelet.be_late()
+    world.kubelet.cluster.delete("Pod", "default", "totals-0-1-pod")
     world.pushes("second")
     world.limits |= {"on_pending": "fail", "inline_tries": 2}
-    with pytest.raises(CommitPendingError, match="waits for the end of totals-0-1"):
+    with pytest.raises(
+        CommitPendingError, match=r"waits for the end of totals-0-1(?!-)"
+    ):
         world.launch()
     world.kubelet.late.clear()
     world.limits.clear()
@@ -573,10 +576,10 @@ def test_a_late_commit_starts_nothing_twice(world):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("standing", ["nothing", "another's"])
+@pytest.mark.parametrize("standing", ["nothing", "another's", "the newest"])
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_late_commit_sets_no_tag_back(world, late, standing):
-    """Where a hand has changed the tag: only of the newest launch it may be needed."""
+    """Also where a hand has changed it: only of the newest launch it may be needed."""
     handles = []
     for text in ("first", "second"):
         world.pushes(text)
@@ -584,9 +587,10 @@ def test_a_late_commit_sets_no_tag_back(world, late, standing):
         with contextlib.closing(open_log(world.settings.log)) as log:
             handles += [r.handle for r in log.read(of).chosen("launch-image")]
     live = world.live
-    tags = f"*/repositories/{world.repository.name.partition('/')[2]}/_manifests/tags"
-    (tag,) = world.images.rglob(f"{tags}/live")
-    shutil.rmtree(tag)
+    if standing != "the newest":
+        name = world.repository.name.partition("/")[2]
+        (tag,) = world.images.rglob(f"*/repositories/{name}/_manifests/tags/live")
+        shutil.rmtree(tag)
     if standing == "another's":
         kind = "application/vnd.oci.image.index.v1+json"
         of_hand = {"schemaVersion": 2, "mediaType": kind, "manifests": []}

@@ -401,6 +401,37 @@ def test_what_an_operator_read_long_ago_is_not_launched(world, resource, meanwhi
 
 
 @pytest.mark.ci
+def test_a_resource_that_another_operator_has_withdrawn_is_not_launched(
+    world, resource, monkeypatch
+):
+    """Between this one's last look and its begin: nothing would ever stop the job."""
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Committed")
+    change(world, job={"source": "second"})
+    read = world.kubelet.cluster.get(KIND, "default", "totals")
+    begin = coordinator.Coordinator.apply
+
+    def deleted_before(self: Any, *args: Any, **how: Any) -> Any:
+        monkeypatch.setattr(coordinator.Coordinator, "apply", begin)
+        world.kubelet.cluster.delete(KIND, "default", "totals")
+        with operator(world):
+            until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+        return begin(self, *args, **how)
+
+    monkeypatch.setattr(coordinator.Coordinator, "apply", deleted_before)
+    log = open_log(world.settings.log)
+    late = Operator(Cluster.load(), "default", log, world.settings)
+    late._look_at(read)
+    (begun,) = late._under_way.values()
+    begun.thread.join()
+    log.close()
+    assert "was deleted" in begun.error
+    assert world.jobs() == {}
+    assert next(iter(_launches(world))).state is TransactionState.ABORTED
+
+
+@pytest.mark.ci
 def test_a_spec_that_changes_under_way_is_launched_next(world, resource):
     """What has begun is ended first; of each number there is one launch."""
     gate = world.folder / "gate"

@@ -63,6 +63,7 @@ DELIVERY = "protocol/delivery.py::"
 RECOVERY = "protocol/recovery.py::"
 ASKING = "protocol/decisions.py::"
 LOG = "store/log/decision_log.py::"
+STOPPING = "launch/suspended_job.py::SuspendedJob._stop"
 STATEMENTS = "store/log/statements.py::"
 RECORD_RULES = "store/log/rules.py::"
 ANSWERS = "participant/answers.py::"
@@ -166,6 +167,7 @@ LOG_TEST = "contract/test_decision_log.py::"
 SQL_TEST = "contract/test_decision_log_sql.py::"
 ANSWERS_TEST = "contract/test_answers.py::"
 KIT_TEST = "contract/test_resource_contract.py::TestTaggedRows::"
+LAUNCH_TEST = "launch/test_launch.py::"
 COORDINATOR_TEST = "component/test_coordinator.py::"
 GUARDS_TEST = "component/test_coordinator_guards.py::"
 RECOVERY_TEST = "component/test_recovery.py::"
@@ -788,6 +790,57 @@ MUTANTS: Final = (
             "execute(__c, __writes, __values)\n"
             "prepared = b.update().where(b.c.tag.in_(list(losers)))\n"
             "__c.execute(prepared.values(state='prepared', sealed=None))\n",
+        ),
+    ),
+    mutant(
+        "begun from what was read: an attempt that began since is superseded",
+        LOG_TEST + "test_an_attempt_that_is_not_the_expected_one_is_not_begun[sqlite]",
+        edit(LOG + "begin", "rules.check_attempt(...)", "pass"),
+    ),
+    mutant(
+        "launch: a resource that was withdrawn before the begin is launched",
+        "launch/test_operator.py::"
+        "test_a_resource_that_another_operator_has_withdrawn_is_not_launched",
+        edit("launch/launching.py::launch", "wait_for(is_wanted, ...)", "pass"),
+    ),
+    mutant(
+        "launch: a job starts beside pods of the one before",
+        LAUNCH_TEST + "test_a_pod_that_does_not_end_holds_the_start_up",
+        edit(STOPPING, "late or __pods", "late"),
+    ),
+    mutant(
+        "launch: it starts before a controller has seen the stop",
+        LAUNCH_TEST + "test_a_controller_that_is_late_holds_the_start_up[Deployment]",
+        edit(STOPPING, "not _is_stopped(item)", "False"),
+    ),
+    mutant(
+        "launch: a repeated commit starts what has run and is gone",
+        LAUNCH_TEST + "test_a_late_commit_starts_nothing_twice",
+        edit(
+            "launch/suspended_job.py::SuspendedJob.commit",
+            "started is not None and started >= transaction",
+            "False",
+        ),
+    ),
+    mutant(
+        "launch: a late commit sets the release tag back",
+        LAUNCH_TEST + "test_a_late_commit_sets_no_tag_back[0-the newest]",
+        edit(
+            "launch/built_image.py::BuiltImage.commit", "_is_later(__s, __h)", "False"
+        ),
+    ),
+    mutant(
+        "launch: a rollback deletes an image that is equal to another's",
+        LAUNCH_TEST + "test_images_that_are_equal_have_tags_of_their_own",
+        edit(
+            "launch/built_image.py::BuiltImage.pre_commit",
+            "pushed.staged_by(transaction)",
+            "pushed",
+        ),
+        edit(
+            "launch/built_image.py::_unstage",
+            "found.transaction != transaction",
+            "False",
         ),
     ),
     mutant(

@@ -25,7 +25,7 @@ from tracing_2pc.launch.built_image import BuiltImage, staging_tag, task_name
 from tracing_2pc.launch.cluster import Cluster, ClusterError, NoClusterError
 from tracing_2pc.launch.launch_file import LaunchFile
 from tracing_2pc.launch.suspended_job import SuspendedJob
-from tracing_2pc.launch.waiting import Place, PlaceOf
+from tracing_2pc.launch.waiting import Place, PlaceOf, wait_for
 from tracing_2pc.sinks.base import Sink, SinkParticipant
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
@@ -51,6 +51,7 @@ def launch(
     cluster: Cluster | None = None,
     say: Callable[[str], None] = lambda _: None,
     is_current: Callable[[], bool] = lambda: True,
+    is_withdrawn: Callable[[], bool] = lambda: False,
 ) -> Launched:
     """Launch what a file says, everywhere or nowhere; return when it has started.
 
@@ -67,6 +68,8 @@ def launch(
         cluster: the API server; by default as `Cluster.load` finds it.
         say: told each step, in a line.
         is_current: asked after the log is read: whether the file is not out of date.
+        is_withdrawn: asked when the launch is on record, so that who withdraws it
+            later finds it there.
 
     Raises:
         ConfigurationError: what was rolled back before is not tried again by itself.
@@ -102,8 +105,14 @@ def launch(
     row = pa.RecordBatch.from_pylist([dict(file.record) or {"job": file.name}])
     names: list[TransactionId] = []
 
+    def is_wanted() -> bool:
+        if is_withdrawn():
+            raise AbortedError(f"{file.name} was deleted")
+        return True
+
     def write(record: TransactionRecord) -> tuple[Receipt, ...]:
         names.append(record.id)
+        wait_for(is_wanted, stopping, "the look whether it is still wanted")
         say(f"{record.id}: preparing {', '.join(record.participants)}")
         place = BranchId(0, 0)
         at = BranchContext(record.id, place, record.participants, record.carrier)
@@ -126,7 +135,7 @@ def launch(
             raise
     if not names:  # another launch was quicker: what it came to counts for this one
         how = {"again": again, "stopping": stopping, "cluster": cluster, "say": say}
-        how["is_current"] = is_current
+        how |= {"is_current": is_current, "is_withdrawn": is_withdrawn}
         return launch(file, log, settings, **how)  # type: ignore[arg-type]
     return Launched(names[0], replay=False)
 

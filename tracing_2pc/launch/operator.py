@@ -202,6 +202,11 @@ class Operator:
             now = self._cluster.get(KIND, meta["namespace"], meta["name"])
             return now is not None and _version(now) == _version(item)
 
+        def is_withdrawn() -> bool:
+            now = self._cluster.get(KIND, meta["namespace"], meta["name"])
+            there = {} if now is None else now["metadata"]
+            return there.get("uid") != meta["uid"] or "deletionTimestamp" in there
+
         def run() -> None:
             try:
                 launch(
@@ -212,6 +217,7 @@ class Operator:
                     say=lambda line: setattr(begun, "prepared", "prepared" in line),
                     cluster=self._cluster,
                     is_current=is_current,
+                    is_withdrawn=is_withdrawn,
                 )
             except TwoPhaseError as error:
                 begun.error = str(error)
