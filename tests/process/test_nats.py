@@ -14,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from support.branches import Branch, arrow
 from support.nats import TOKEN, Instance, Nats, running
 from support.programs import ran
@@ -42,6 +44,7 @@ from tracing_2pc.core.states import (
     Vote,
 )
 from tracing_2pc.grpc.server import GrpcServer
+from tracing_2pc.nats import NatsServer
 from tracing_2pc.nats.link import LOOP
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.wiring import open_configured_log
@@ -195,6 +198,40 @@ def test_a_nats_server_that_is_killed_in_an_upload(node, start):
 
     until(prepared)
     assert len(ledger(node).show(ID).branches) == 1
+
+
+@pytest.mark.ci
+def test_an_end_that_cuts_off_what_waits_to_be_sent(node, tmp_path, monkeypatch):
+    """nats-py fails then in the middle of its closing; both sides connect again."""
+    drain, close = TcpTransport.drain, Client._close
+    cut = list[Client]()
+
+    async def reset_if_gone(transport: TcpTransport) -> None:
+        if not node.alive():
+            raise ConnectionResetError("Connection lost")
+        await drain(transport)
+
+    async def with_bytes_left(self: Client, status: int, do_cbs: bool = True) -> None:
+        if not node.alive() and self not in cut:
+            cut.append(self)
+            self._pending.append(b"PING\r\n")
+            self._pending_data_size += 6
+        await close(self, status, do_cbs)
+
+    (tmp_path / "tokens").write_text(f"job {TOKEN}\n")
+    app = create_app(f"sqlite:///{tmp_path}/ledger.db", tmp_path / "tokens")
+    with (
+        contextlib.closing(app.extensions["resource"]),
+        NatsServer(app, node.url()) as server,
+    ):
+        until(lambda: server.is_connected)
+        assert prepare(ledger(node)) is Vote.COMMIT
+        monkeypatch.setattr(TcpTransport, "drain", reset_if_gone)
+        monkeypatch.setattr(Client, "_close", with_bytes_left)
+        node.kill()
+        until(lambda: len(cut) == 2)
+        node.listen()
+        until(lambda: committed(node))
 
 
 @pytest.mark.ci

@@ -82,6 +82,21 @@ class Place:
         return f"{'tls' if self.by_tls else 'nats'}://{host}:{parts.port or PORT}"
 
 
+class _Client(Client):
+    """Tells its end also where a reset connection still had bytes to send.
+
+    nats-py fails then in the middle of its closing: nobody is told, nothing is freed.
+    """
+
+    async def _close(self, *how: Any, **options: Any) -> None:
+        try:
+            await super()._close(*how, **options)
+        except OSError:
+            self._pending, self._pending_data_size = [], 0
+            self._status = Client.DISCONNECTED  # else there is nothing to be closed
+            await super()._close(*how, **options)
+
+
 async def connect(
     place: Place,
     credentials: str | None,
@@ -106,7 +121,7 @@ async def connect(
         OSError, TimeoutError, errors.Error: it does not answer.
         ConfigurationError: the credentials cannot be read.
     """
-    connection = Client()
+    connection = _Client()
     options: dict[str, Any] = {}
     if place.by_tls:
         options["tls"] = ssl.create_default_context()
@@ -130,8 +145,7 @@ async def connect(
         )
         _check_tls(connection, place)
     except BaseException as error:
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(connection.close(), CLOSE)
+        await hang_up(connection)
         if isinstance(error, errors.Error) and "uthoriz" in str(error):
             cure = f"set {CREDENTIALS} to a reference to its user:password, or token"
             raise NotAdmittedError(f"the NATS server refuses us: {cure}") from None
@@ -140,6 +154,12 @@ async def connect(
             raise NotAdmittedError(f"no TLS with the NATS server: {why}") from None
         raise
     return connection
+
+
+async def hang_up(connection: Client) -> None:
+    """Close a connection, and wait no longer than `CLOSE` for that."""
+    with contextlib.suppress(Exception):
+        await asyncio.wait_for(connection.close(), CLOSE)
 
 
 def _login(connection: Client, place: Place, secret: str) -> dict[str, Any]:

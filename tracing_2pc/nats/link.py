@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.http.contract import NoAnswerError, Silence
-from tracing_2pc.nats.connection import CLOSE, Place, connect
+from tracing_2pc.nats.connection import Place, connect, hang_up
 from tracing_2pc.nats.frames import ForgedError, Seal
 
 T = TypeVar("T")
@@ -49,15 +49,18 @@ class Link:
         self._connection = await connect(
             place, credentials, timeout, closed=self._end, trouble=self._complain
         )
-        self.is_open = True
-        await self._connection.subscribe(f"{self._prefix}.*", cb=self._receive)
-        await asyncio.wait_for(self._connection.flush(), timeout)
+        try:
+            await self._connection.subscribe(f"{self._prefix}.*", cb=self._receive)
+            await asyncio.wait_for(self._connection.flush(), timeout)
+        except BaseException:
+            await hang_up(self._connection)
+            raise
+        self.is_open = self._connection.is_connected
 
     async def close(self) -> None:
         """Hang up."""
         self.is_open = False
-        with contextlib.suppress(asyncio.TimeoutError, errors.Error, OSError):
-            await asyncio.wait_for(self._connection.close(), CLOSE)
+        await hang_up(self._connection)
 
     def retire(self) -> None:
         """Let what begins from now on have another link: this one may be dead.
@@ -92,6 +95,7 @@ class Link:
         try:
             await self._connection.publish(subject, frame, reply)
         except errors.Error as error:
+            self.retire()
             raise NoAnswerError(Silence.CUT, type(error).__name__) from error
 
     async def _receive(self, message: Msg) -> None:

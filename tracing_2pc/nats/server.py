@@ -25,7 +25,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.bridge import PARTICIPANT, Answered, ask_application
 from tracing_2pc.http.error_responses import PROBLEM, Problem, problem_of
 from tracing_2pc.nats import frames
-from tracing_2pc.nats.connection import CLOSE, CREDENTIALS, Place, connect
+from tracing_2pc.nats.connection import CREDENTIALS, Place, connect, hang_up
 from tracing_2pc.nats.frames import ForgedError, Seal
 from tracing_2pc.nats.upload import Upload
 
@@ -177,7 +177,7 @@ class NatsServer:
             )
             await connection.flush(_CONNECT)
         except BaseException:
-            await connection.close()
+            await hang_up(connection)
             raise
         self._connection = connection
         logger.info("serving: url=%s", place.url)
@@ -200,8 +200,7 @@ class NatsServer:
             await asyncio.sleep(0.05)
         with contextlib.suppress(errors.Error):
             await connection.flush(_CONNECT)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(connection.close(), CLOSE)
+        await hang_up(connection)
 
     def _drop_all(self) -> None:
         """Cut off what came over a connection that has ended."""
