@@ -8,7 +8,7 @@ addEventListener("message", ({data}) => {
     return short.length > 2 ? short : word
   }
   const words = data.data.toLowerCase().split(/[^\p{L}\p{N}_.]+/u).filter((word) => word)
-  const kept = words.filter((word) => lunr.stopWordFilter(word) && !/^(\p{L}{1,2}|need|want|use|happens?|works?|possible)$/u.test(word))
+  const kept = words.filter((word) => lunr.stopWordFilter(word) && !/^((?!go$)\p{L}{1,2}|need|want|use|happens?|works?|possible)$/u.test(word))
   data.data = (kept.length ? kept : words).map(stem).join(" ")
 })
 const answer = postMessage.bind(self)

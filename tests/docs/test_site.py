@@ -43,8 +43,20 @@ ASKED: Final = {
     "PgBouncer": "service operating",
     "what metrics should I watch": "metrics",
     "upgrade without downtime": "upgrading",
-    "too many partitions": "job",
+    "too many partitions": "job faq",
     "write to two Kafka topics": "kafka",
+    "disk full": "faq operating",
+    "how large can a batch be": "faq job",
+    "add a third service to a running job": "faq job",
+    "a service is gone for good": "faq operating",
+    "who decided a transaction by hand": "faq operating",
+    "which database permissions are needed": "faq grants",
+    "start with an existing table that has data": "faq service",
+    "migrate from Flink": "faq flink",
+    "what if Spark runs a task twice": "faq job",
+    "the job hangs": "faq operating",
+    "what happens when the decision log is lost": "faq operating",
+    "partner rate limit 429": "faq service",
 }
 """What a user types, and which pages answer it: one of them is the first hit."""
 
