@@ -1,4 +1,4 @@
-"""The demo's month, over three transports at once, through kills."""
+"""The demo, over three transports at once, through kills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from participants.processes import Service, free_ports, stopping
 from tracing_2pc.core.remote_participant import open_participant
 
 ROOT = Path(demo.__file__).parents[1]
-DAYS = 31
 
 
 class Other(Service):
@@ -44,7 +43,10 @@ class Other(Service):
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_the_demos_month_over_nats_grpc_and_http(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "days", [12, pytest.param(31, marks=pytest.mark.nightly)], ids="{} days".format
+)
+def test_the_demo_over_nats_grpc_and_http(tmp_path, monkeypatch, days):
     """A ledger by NATS, a search by gRPC with TLS, a notifier by HTTP; each is killed.
 
     The driver dies, too, and so does the NATS server. Nothing is lost, twice or split.
@@ -81,21 +83,21 @@ def test_the_demos_month_over_nats_grpc_and_http(tmp_path, monkeypatch):
         stack.enter_context(contextlib.closing(laid.log))
         flag = tmp_path / "search-killed"
         search.start(
-            TPC_FAILPOINT=f"participant.before_commit:{DAYS // 2}",
+            TPC_FAILPOINT=f"participant.before_commit:{days // 2}",
             TPC_FAILPOINT_FILE=str(flag),
         )
         ended = threading.Event()
         hands = threading.Thread(target=_look_after, args=(search, nats, flag, ended))
         hands.start()
         try:
-            summary = laid.run(DAYS, crash=True, ask=None)
+            summary = laid.run(days, crash=True, ask=None)
         finally:
             ended.set()
             hands.join()
-        searched = judge(search_database, laid.partner.url, range(1, DAYS + 1))
+        searched = judge(search_database, laid.partner.url, range(1, days + 1))
     assert flag.exists()
     assert summary.good, "\n".join(summary.lines())
-    assert summary.committed == DAYS
+    assert summary.committed == days
     assert searched.good, "\n".join(searched.lines())
     assert dataclasses.replace(searched, requests=0) == dataclasses.replace(
         summary.verdict, requests=0
