@@ -264,6 +264,7 @@ def test_a_token_that_is_not_taken(guarded, monkeypatch, token, why):
     url = checked(guarded)[1]["participants"][0]["url"]
     assert why.format(url) in found[0]
     assert found[0].startswith("ledger: ")
+    assert "set it" not in found[0]  # the cure says how
     cure = checked(guarded)[1]["findings"][0]["cure"]
     assert cure.endswith(TEXTS["operator's token"])
     column = "refused" if token else "none was sent"

@@ -232,6 +232,7 @@ def _unreadable(
     elif (of := evidence.descriptions.get(source.participant)) is not None:
         cure = f"{_START}, or mend its address ({of.url}) in the settings"
         if of.refused is not None:
+            why = why.removesuffix("; set it")  # the cure says how
             cure = "set `token` (TPC_TOKEN) to the operator's word in its tokens file"
             cure += export_of_token(settings)
         elif not of.answers:
