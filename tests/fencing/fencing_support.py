@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import os
+import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +21,9 @@ import pyarrow as pa
 from support.checkpoint import Checkpoint
 from support.service import create_app
 from support.spark import ROWS, held, serving
-from support.waiting import AT_ONCE, PATIENT
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
 
+from participants.processes import Process
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import (
@@ -38,6 +43,8 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 APPLICATION = "fence"
 PARTITIONS = 2
+BATCHES = 4
+HERE = Path(__file__).parent
 Write = Callable[[TransactionRecord], list[Receipt]]
 QUICK = Settings(backoff_base=AT_ONCE, backoff_cap=0.5)
 
@@ -197,3 +204,53 @@ def _service(folder: Path, name: str) -> Iterator[Service]:
     resource.open()
     with contextlib.closing(resource), serving(app) as url:
         yield Service(url, database, resource)
+
+
+class Driver(Process):
+    """`driver.py`: one run of the query, in a process and a session of its own."""
+
+    def __init__(
+        self,
+        run: str,
+        folder: Path,
+        log: str,
+        to: tuple[str, str],
+        *,
+        batches: int = BATCHES,
+        seconds: float = 0.0,
+    ) -> None:
+        self._folder = folder
+        path = os.pathsep.join(map(str, (HERE.parents[1], HERE.parent)))
+        command = [
+            *(sys.executable, str(HERE / "driver.py"), str(folder), log),
+            *(*to, run, str(batches), str(seconds)),
+        ]
+        super().__init__(run, command, folder / f"{run}.log", {"PYTHONPATH": path})
+
+    def pause_at(self, failpoint: str) -> None:
+        """Start it, and return when all of it has stopped there."""
+        self.start(
+            TPC_FAILPOINT=failpoint,
+            TPC_FAILPOINT_FILE=str(self._folder / "paused"),
+            TPC_FAILPOINT_SIGNAL="STOP",
+        )
+        look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        found = until(lambda: os.waitid(os.P_PID, self.pid, look))
+        assert found
+        assert found.si_code == os.CLD_STOPPED, self.tail()
+
+    def killed_at(self, failpoint: str) -> None:
+        """Run it until it is killed there."""
+        about = {"TPC_FAILPOINT_FILE": str(self._folder / "fired")}
+        self.start(TPC_FAILPOINT=failpoint, **about)
+        assert self.wait(AT_LAST) == -signal.SIGKILL, self.tail()
+
+    def wake(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def endings(self) -> list[Ending]:
+        """Wait for its end, and return how its batches ended."""
+        code = self.wait(AT_LAST)
+        assert code in {0, 1}, self.tail()
+        text = (self._folder / f"{self.name}.json").read_text()
+        return [Ending(**item) for item in json.loads(text)]

@@ -1,6 +1,7 @@
 """What is left of runs that were cut short is explained, by log and journals alone.
 
-Nobody looks at rows here. Each story is run again with a rule taken out of the code
+Where a process is killed, it is one: a driver or a participant, by SIGKILL. Nobody
+looks at rows here. Each story is run again with a rule taken out of the code
 (`tests/rules/test_explained_rules.py`), and must then not be explained.
 """
 
@@ -13,9 +14,23 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from fencing_support import APPLICATION, QUICK, Query, services
+from fencing_support import (
+    APPLICATION,
+    QUICK,
+    Driver,
+    Query,
+    Services,
+    services,
+    sink_to,
+)
+from support.branches import records
 from support.checkpoint import Checkpoint
+from support.killed import Participant
+from support.participant import World
+from support.spark import ROWS
 
+from participants.processes import stopping
+from tracing_2pc import ParticipantSink
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.protocol.recovery import Recovery
@@ -24,17 +39,14 @@ from tracing_2pc.testing.conformance import check_run
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
-class KilledError(BaseException):
-    """The driver ends here: nothing of it runs any more."""
-
-
 @dataclasses.dataclass
 class Runs:
     """Lives of one query, on one log, to a and b."""
 
     folder: Path
     log: SqlDecisionLog
-    sink: Any
+    both: Services
+    sink: ParticipantSink
 
     def life(self, run: str) -> Query:
         checkpoint = Checkpoint.at(self.folder / "checkpoint")
@@ -45,19 +57,20 @@ class Runs:
         with contextlib.suppress(TwoPhaseError):
             self.life("last").start(batches)
 
-    @contextlib.contextmanager
-    def killed_at(self, method: str) -> Iterator[None]:
-        """Kill the driver when it asks the log for this."""
+    def killed_at(self, failpoint: str, batches: int = 1) -> None:
+        """Kill its driver there, a process."""
+        log, to = f"sqlite:///{self.folder}/log.db", (self.both.a.url, self.both.b.url)
+        Driver("first", self.folder, log, to, batches=batches).killed_at(failpoint)
 
-        def killed(*_: object, **__: object) -> NoReturn:
-            raise KilledError
+    def recovery(self) -> Recovery:
+        delivery = self.life("first").coordinator.delivery
+        return Recovery(self.log, delivery, OpenTelemetryTracing())
 
-        self.log.__dict__[method] = killed
-        with contextlib.suppress(KilledError):
-            yield
-        del self.log.__dict__[method]
+    def forget(self) -> None:
+        assert self.log.forget(APPLICATION, finished_before=2.0**40, limit=1)
 
 
+TWIN = records("0.77", value=[*range(ROWS)])
 ONE_TRY = dataclasses.replace(QUICK, on_pending="fail", inline_tries=1)
 
 
@@ -65,12 +78,15 @@ ONE_TRY = dataclasses.replace(QUICK, on_pending="fail", inline_tries=1)
 def runs(tmp_path: Path) -> Iterator[Runs]:
     opened = contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db"))
     with opened as log, services(tmp_path) as both:
-        yield Runs(tmp_path, log, both.sink())
+        yield Runs(tmp_path, log, both, both.sink())
+
+
+def before_its_tasks(runs: Runs) -> None:
+    runs.killed_at("driver.before_tasks")
 
 
 def after_the_votes(runs: Runs) -> None:
-    with runs.killed_at("decide"):
-        runs.life("first").apply(0)
+    runs.killed_at("driver.before_decide")
 
 
 def after_the_votes_and_once_more(runs: Runs) -> None:
@@ -78,10 +94,25 @@ def after_the_votes_and_once_more(runs: Runs) -> None:
     runs.to_the_end(2)
 
 
+def between_two_commits(runs: Runs) -> None:
+    runs.killed_at("delivery.between_commits")
+
+
 def before_the_last_acknowledgement(runs: Runs) -> None:
-    with runs.killed_at("acknowledge_last"):
-        runs.life("first").apply(0)
+    runs.killed_at("delivery.before_finish")
     runs.to_the_end(2)
+
+
+def of_a_participant_before_it_commits(runs: Runs) -> None:
+    """It is killed by what it is asked, and not started again."""
+    b = Participant("b", runs.folder)
+    with stopping(b):
+        fired = str(runs.folder / "fired")
+        b.start(TPC_FAILPOINT="participant.before_commit", TPC_FAILPOINT_FILE=fired)
+        runs.sink = sink_to(runs.both.a.url, b.url)
+        with contextlib.suppress(TwoPhaseError):
+            runs.life("first").apply(0)
+        assert Path(fired).exists()
 
 
 def with_a_vote_that_is_missing(runs: Runs) -> None:
@@ -118,9 +149,7 @@ def with_a_task_that_fails(runs: Runs) -> None:
 def with_recovery_beside(runs: Runs) -> None:
     first = runs.life("first")
     first.write(first.begin(0))
-    delivery = first.coordinator.delivery
-    recovery = Recovery(runs.log, delivery, OpenTelemetryTracing())
-    assert [*recovery.sweep()]
+    assert [*runs.recovery().sweep()]
 
 
 def woken_after_another_began(runs: Runs) -> None:
@@ -146,40 +175,73 @@ def replayed(runs: Runs) -> None:
     runs.to_the_end(1)
 
 
+def replayed_and_forgotten(runs: Runs) -> None:
+    """It is the newest: it stays on record."""
+    runs.life("first").start(1)
+    runs.log.forget(APPLICATION, finished_before=2.0**40, limit=1)
+    Checkpoint.at(runs.folder / "checkpoint").lose_commit(0)
+    runs.to_the_end(1)
+
+
 def forgotten(runs: Runs) -> None:
     """Batch 0 is forgotten, and participants hear of it while batch 4 runs."""
     first = runs.life("first")
     first.start(3)
-    _forget(runs)
+    runs.forget()
     first.start(4)
 
 
-def forgotten_beside(runs: Runs) -> None:
-    """It is forgotten between begin and commit of another."""
+def forgotten_with_a_tombstone(runs: Runs) -> None:
+    """The abort of an attempt that wrote nothing stays known above."""
     first = runs.life("first")
-    first.start(2)
-    record = first.begin(2)
+    first.start(3)
+    runs.forget()
+
+    def write(record: TransactionRecord) -> NoReturn:
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        first.apply(3, write)
+    first.start(4)
+
+
+def forgotten_before_recovery(runs: Runs) -> None:
+    """It is forgotten before the commit of another is delivered, and is not durable."""
+    runs.killed_at("driver.after_decide:3", batches=3)
+    runs.forget()
+    assert [result.done for result in runs.recovery().sweep()] == [True]
+
+
+def with_an_upload_that_ends_late(runs: Runs) -> None:
+    """A twin's, of which a has one half when the transaction is aborted."""
+    first = runs.life("first")
+    record = first.begin(0)
     receipts = first.write(record)
-    _forget(runs)
-    first.coordinator.close(record, receipts)
-
-
-def _forget(runs: Runs) -> None:
-    assert runs.log.forget(APPLICATION, finished_before=2.0**40, limit=1)
+    a = World(runs.both.a.resource, lambda: 0).called("a")
+    with a.writing(str(record.id), TWIN):
+        _begin_beside(runs)
+        with contextlib.suppress(TwoPhaseError):
+            first.coordinator.close(record, receipts)
 
 
 STORIES = (
+    before_its_tasks,
     after_the_votes,
     after_the_votes_and_once_more,
+    between_two_commits,
     before_the_last_acknowledgement,
+    of_a_participant_before_it_commits,
     with_a_vote_that_is_missing,
     with_twins,
     with_a_task_that_fails,
     with_recovery_beside,
     woken_after_another_began,
     replayed,
+    replayed_and_forgotten,
     forgotten,
-    forgotten_beside,
+    forgotten_with_a_tombstone,
+    forgotten_before_recovery,
+    with_an_upload_that_ends_late,
 )
 
 

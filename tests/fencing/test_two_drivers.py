@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +16,8 @@ from pathlib import Path
 import pytest
 from fencing_support import (
     APPLICATION,
+    BATCHES,
+    Driver,
     Ending,
     Query,
     Services,
@@ -28,10 +27,9 @@ from fencing_support import (
 from support.checkpoint import Checkpoint
 from support.spark import numbers_of
 from support.texts import texts
-from support.waiting import AT_LAST, PAUSE, until
+from support.waiting import PAUSE, until
 
 from participants.demo_report import count_states
-from participants.processes import Process
 from tracing_2pc.core import failpoints
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.states import TransactionState
@@ -40,58 +38,12 @@ from tracing_2pc.testing import Fault, FaultProxy
 from tracing_2pc.testing.conformance import check_run
 
 TEXTS = texts("fencing")
-HERE = Path(__file__).parent
-BATCHES = 4
 
 PAUSED = f"{APPLICATION}.1.1"
 """The transaction in which the older driver is paused."""
 
 ACTIVE, COMMITTING = TransactionState.ACTIVE, TransactionState.COMMITTING
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
-
-
-class Driver(Process):
-    """`driver.py`: one run of the query, in a process and a session of its own."""
-
-    def __init__(
-        self,
-        run: str,
-        folder: Path,
-        log: str,
-        to: tuple[str, str],
-        *,
-        batches: int = BATCHES,
-        seconds: float = 0.0,
-    ) -> None:
-        self._folder = folder
-        path = os.pathsep.join(map(str, (HERE.parents[1], HERE.parent)))
-        command = [
-            *(sys.executable, str(HERE / "driver.py"), str(folder), log),
-            *(*to, run, str(batches), str(seconds)),
-        ]
-        super().__init__(run, command, folder / f"{run}.log", {"PYTHONPATH": path})
-
-    def pause_at(self, failpoint: str) -> None:
-        """Start it, and return when all of it has stopped there."""
-        self.start(
-            TPC_FAILPOINT=failpoint,
-            TPC_FAILPOINT_FILE=str(self._folder / "paused"),
-            TPC_FAILPOINT_SIGNAL="STOP",
-        )
-        look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
-        found = until(lambda: os.waitid(os.P_PID, self.pid, look))
-        assert found
-        assert found.si_code == os.CLD_STOPPED, self.tail()
-
-    def wake(self) -> None:
-        os.killpg(self.pid, signal.SIGCONT)
-
-    def endings(self) -> list[Ending]:
-        """Wait for its end, and return how its batches ended."""
-        code = self.wait(AT_LAST)
-        assert code in {0, 1}, self.tail()
-        text = (self._folder / f"{self.name}.json").read_text()
-        return [Ending(**item) for item in json.loads(text)]
 
 
 @dataclasses.dataclass(frozen=True)

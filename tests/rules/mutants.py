@@ -354,7 +354,9 @@ MUTANTS: Final = (
         "[DecisionLogError]",
         in_settle(
             "self.log.expire(__r.id)",
-            "dataclasses.replace(__r, decision=Decision.ABORT)",
+            "dataclasses.replace(\n"
+            "    __r, decision=Decision.ABORT, state=TransactionState.ABORTING\n"
+            ")\n",
         ),
     ),
     mutant(

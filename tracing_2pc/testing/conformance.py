@@ -168,9 +168,10 @@ def read_log(url: str) -> Log:
         runs = ask(sa.select(schema.run)).all()
         audit = ask(sa.select(schema.audit.c.what)).scalars().all()
     below = {a.name: a.forgotten_through for a in applications}
+    told = {a.name: a.durable_forgotten_through for a in applications}
     # Of an application that was adopted none is durable until it begins a batch.
-    durable = {a.name: a.durable_forgotten_through for a in applications}
-    told = {name: below[name] if to is None else to for name, to in durable.items()}
+    adopted = {r.id.application for r in records if r.run == ADOPTED}
+    told |= {name: below[name] for name in adopted if told[name] is None}
     return Log(
         {record.id: record for record in records},
         {name: -1 if to is None else to for name, to in below.items()},
