@@ -21,7 +21,7 @@ export PATH := $(PATH):$(CURDIR)/.cache/strace
 N ?= 1
 MINUTES ?= 10
 SEED := $(or $(SEED),$(shell date +%s))
-NIGHTLY := nightly-tests crash chaos chaos-events fuzz power stateful rules model counts test-oldest-spark test-cluster test-k8s \
+NIGHTLY := nightly-tests crash chaos chaos-events fuzz power load stateful rules model counts test-oldest-spark test-cluster test-k8s \
 	test-jaeger test-skywalking test-dashboards test-brokers browser test-compose
 
 # Makes one target after another and says how long each took. $(2): -k goes on after a failure.
@@ -32,7 +32,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 endef
 
-.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz power crash chaos chaos-events rules model counts bench jaeger \
+.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz power load crash chaos chaos-events rules model counts bench jaeger \
 	test-jaeger console-pictures pictures oap kafka activemq test-brokers kubernetes test-k8s stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve release lint audit lock clean
 
@@ -87,7 +87,8 @@ nightly:  ## everything else, drawn anew by SEED, part by part: hours
 	@$(call timed,$(NIGHTLY),-k)
 
 nightly-tests: tools compose-plugin
-	$(JAVA) $(PYTEST) -m "nightly and not cluster and not broker" --durations=40 --junitxml=build/nightly.xml $(ARGS)
+	$(JAVA) $(PYTEST) -m "nightly and not cluster and not broker" --ignore=tests/load \
+		--durations=40 --junitxml=build/nightly.xml $(ARGS)
 
 # Its own sockets are left to the garbage collector there, and it uses what Python deprecates: warnings.
 test-oldest-spark: $(OLDEST)/ready  ## tests/spark on the oldest PySpark that is supported
@@ -114,6 +115,9 @@ fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant
 power: setup  ## lose power at each moment of what is written, for five minutes; open what is left
 	@tools/strace >/dev/null
 	@PYTHONPATH=tests:. $(BIN)/python -W ignore -m power --seed $(SEED) $(ARGS)
+
+load: tools  ## a thousand half-open connections, a day of batches, 64 applications, 200 participants
+	$(PYTEST) -m nightly tests/load $(ARGS)
 
 crash: setup  ## kill at every failpoint, N times each, and once with branches of 5 MB; judge
 	@tools/strace >/dev/null

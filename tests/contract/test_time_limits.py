@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import resource
 import socket
 import sys
 import threading
@@ -19,12 +18,15 @@ from support.branches import ONE, Branch, orders
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World, database_of
 from support.spark import serving
+from support.strangers import connected, many_files
 from support.waiting import AT_LAST, PAUSE, until
 
 from participants import processes
 from tracing_2pc.http import time_limits
 
-pytestmark = pytest.mark.ci
+pytestmark = [pytest.mark.ci, pytest.mark.usefixtures("many_files")]
+
+__all__ = ["many_files"]
 
 TOKEN = "a-token-of-the-job-0123456789"
 MANY = 1_000
@@ -47,16 +49,6 @@ STRANGERS = {
 
 FOR_THE_BLUEPRINT = ("half a body", "another token", "chunked", "a body for nothing")
 """What any server hands over."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _files() -> Iterator[None]:
-    """A socket is a file, and some systems give a process a thousand of them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = 4 * MANY if hard == resource.RLIM_INFINITY else min(hard, 4 * MANY)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, enough), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def environment(folder: Path) -> dict[str, str | None]:
@@ -94,20 +86,6 @@ def own(tmp_path_factory) -> Iterator[str]:
         server.start()
         server.until_answers(f"{url}/health/ready", AT_LAST)
         yield url
-
-
-@contextlib.contextmanager
-def connected(url: str, count: int, sent: bytes) -> Iterator[list[socket.socket]]:
-    """Connect so many times, send this each time, and stay."""
-    parts = urlsplit(url)
-    with contextlib.ExitStack() as stack:
-        sockets = []
-        for _ in range(count):
-            one = socket.create_connection((parts.hostname, parts.port), AT_LAST)
-            sockets.append(stack.enter_context(one))
-            with contextlib.suppress(OSError):  # let go already
-                one.sendall(sent)
-        yield sockets
 
 
 @contextlib.contextmanager

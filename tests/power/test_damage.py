@@ -66,6 +66,14 @@ def test_a_flipped_bit_is_no_other_decision(victim):
         assert_honest(victim.judge(victim.flipped(at, bit)), (at, bit))
 
 
+@pytest.mark.parametrize("column", ["forgotten_through", "participant", "decision"])
+def test_a_column_in_other_letters_is_the_same(column, tmp_path):
+    """SQLite's own record of a table's columns is damaged by one bit."""
+    victim = Victim(STORES["log"], tmp_path)
+    at = victim.data.index(column.encode())
+    assert_honest(victim.judge(victim.flipped(at, 5)), column)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_bit_of_each_byte(victim, shard):

@@ -251,8 +251,11 @@ class Events:
     def prepare(self, disk: Path) -> None:
         """It is made by its first use."""
 
+    def _open(self, disk: Path) -> Inbox:
+        return Inbox(f"sqlite:///{disk}/inbox.db")
+
     def write(self, disk: Path, mark: Callable[..., None]) -> None:
-        with contextlib.closing(Inbox(f"sqlite:///{disk}/inbox.db")) as inbox:
+        with contextlib.closing(self._open(disk)) as inbox:
             for n in range(8):
                 stored = inbox.store("shop", _events(n))
                 for one in stored:
@@ -261,7 +264,7 @@ class Events:
                     inbox.close()
 
     def judge(self, disk: Path, promises: Promises) -> Iterator[str]:
-        with contextlib.closing(Inbox(f"sqlite:///{disk}/inbox.db")) as inbox:
+        with contextlib.closing(self._open(disk)) as inbox:
             inbox.open()
             found = {e.id: e.position for e in inbox.read(Offset(), inbox.end())}
             for about in of_kind(promises, "stored"):

@@ -25,10 +25,19 @@ def postgresql(where: str | None = None) -> Iterator[str]:
     """Run a server with 512 prepared transactions; yield its first database's URL.
 
     Reached through a Unix socket. The URL is good for libpq (`psycopg.connect`) as
-    it is.
+    it is. `where` and what it raises are those of `running`.
+    """
+    with running(where) as server:
+        yield named(server.get_uri(), "postgres")
+
+
+@contextlib.contextmanager
+def running(where: str | None = None, settings: str = "") -> Iterator[Any]:
+    """Run a server, which a test may kill and start again.
 
     Args:
         where: folder that its own folder is made in; by default the temporary one.
+        settings: further lines of its configuration.
 
     Raises:
         ImportError: there is no embedded PostgreSQL.
@@ -41,10 +50,10 @@ def postgresql(where: str | None = None) -> Iterator[str]:
     server = server_module.get_server(folder, cleanup_mode="delete", start=False)
     server.ensure_pgdata_inited()
     with (folder / "postgresql.conf").open("a") as conf:
-        conf.write(CONFIGURATION)
+        conf.write(CONFIGURATION + settings)
     server.start()
     try:
-        yield named(server.get_uri(), "postgres")
+        yield server
     finally:
         # Immediate shutdown: a checkpoint of what is thrown away takes seconds.
         postmaster = server.get_postmaster_info().process

@@ -237,7 +237,7 @@ class NatsServer:
             await self._send(message.reply, Seal(None, ""), _refusal(error))
             return
         self._forget_unused(_UNUSED)
-        if len(self._exchanges) >= _OPEN:
+        if len(self._exchanges) >= _OPEN and not (name and self._drop_stranger()):
             error = RefusalError(Refusal.NOT_NOW, "too many requests: ask again")
             await self._send(message.reply, seal, _refusal(error))
             return
@@ -252,6 +252,14 @@ class NatsServer:
         asked.add_done_callback(
             lambda _: asyncio.ensure_future(self._promise(exchange, seal))
         )
+
+    def _drop_stranger(self) -> bool:
+        """Forget an offer to a caller without a token; say whether there was one."""
+        for word, exchange in self._exchanges.items():
+            if exchange.digest is None and not exchange.begun:
+                del self._exchanges[word]
+                return True
+        return False
 
     async def _promise(self, exchange: _Exchange, seal: Seal) -> None:
         if self._journal is None:

@@ -50,9 +50,11 @@ REGISTER_RUN: Final = _sql("""
     FROM tpc_run WHERE application = :of
 """)
 
+# A column has a name of ours: SQLite's own may be damaged, in upper or lower case.
 _STATUS: Final = """
-    SELECT {clock} AS clock, of_newest.participant,
-        query, forgotten_through, durable_forgotten_through,
+    SELECT {clock} AS clock, of_newest.participant AS participant,
+        query AS query, forgotten_through AS forgotten_through,
+        durable_forgotten_through AS durable_forgotten_through,
         (SELECT name FROM tpc_application
          WHERE query = :asked AND name <> :of) AS query_owner,
         (SELECT run FROM tpc_run WHERE application = :of
@@ -360,12 +362,13 @@ FORGET_EARLIER_RECEIPTS: Final = _sql("""
 
 # What an operator looks at.
 STATES_OF: Final = sa.text(
-    "SELECT id, state FROM tpc_transaction WHERE id IN :ids"
+    "SELECT id AS id, state AS state FROM tpc_transaction WHERE id IN :ids"
 ).bindparams(sa.bindparam("ids", expanding=True))
 """By the primary key: a few transactions that participants have named."""
 
 APPLICATIONS: Final = sa.text(
-    "SELECT name, forgotten_through FROM tpc_application ORDER BY name"
+    "SELECT name AS name, forgotten_through AS forgotten_through "
+    "FROM tpc_application ORDER BY name"
 )
 APPLICATION_OF: Final = sa.text("SELECT name FROM tpc_application WHERE query = :asked")
 

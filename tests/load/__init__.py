@@ -1,0 +1,1 @@
+"""Much at once, and for long: connections, batches, applications, participants."""
