@@ -125,8 +125,9 @@ crash: setup  ## kill at every failpoint, N times each, and once with branches o
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --seed $(SEED) --json build/crash.json $(ARGS)
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --seed $(SEED) --body 5000000 $(ARGS)
 
-chaos: setup  ## kill and pause at random moments, on real Spark, for MINUTES; judge
-	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+chaos: setup kafka  ## kill and pause at random moments, on real Spark, for MINUTES; judge
+	@[ -e .cache/faketime ] || tools/unpack faketime libfaketime || true
+	@$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 chaos-events: setup activemq  ## the same of the pipeline from HTTP and a queue to a ledger and a queue
 	@$(JAVA) TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --events --minutes $(MINUTES) --seed $(SEED) $(ARGS)

@@ -50,11 +50,15 @@ class Broker(Node):
         self._names = (f"topic{n}" for n in itertools.count(1))
         self.admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
+    @property
+    def command(self) -> list[str]:
+        """What runs it."""
+        ports = map(str, self._ports[:2])
+        return [str(START), str(self.folder), *ports, *self._settings()]
+
     def start(self, *under: str) -> None:
         """Start it, under a command that becomes it; wait until it answers."""
-        ports = map(str, self._ports[:2])
-        command = [*under, START, self.folder, *ports, *self._settings()]
-        self._spawn(command, self.folder / "log")
+        self._spawn([*under, *self.command], self.folder / "log")
         until(self._answers)
 
     def _settings(self) -> list[str]:

@@ -49,6 +49,7 @@ class Deeds:
             (4, self._worker_of_a_service),
             (2, self._session),
             (1, self._server),
+            *self._world.more_deeds(self._chance),
         ]
         if isinstance(self._world, World):
             deeds += [(1, self._rival), (3, self._recovery)]
@@ -83,7 +84,8 @@ class Deeds:
         return self._hit(f"{service.name}", _itself(service))
 
     def _worker_of_a_service(self) -> str:
-        service = self._chance.choice(list(self._world.services.values()))
+        others = self._world.others.values()
+        service = self._chance.choice([*self._world.services.values(), *others])
         pids = list(descendants(service.pid)) if service.alive() else []
         return self._hit(f"worker of {service.name}", pids)
 

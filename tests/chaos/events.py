@@ -28,6 +28,7 @@ from support.activemq import Broker
 from support.producer import post_until_taken
 from support.waiting import AT_LAST, until
 
+from chaos.readers import differences
 from chaos.world import Place, made
 from participants.processes import Process, Service, free_ports
 
@@ -201,18 +202,9 @@ class Events(Place):
         )
         wanted = Counter([*self.posted.items(), *dict.fromkeys(self.sent).items()])
         return (
-            *_differences("ledger", rows, wanted),
-            *_differences(_OUT, self._messages(), self._events()),
+            *differences("ledger", rows, wanted),
+            *differences(_OUT, self._messages(), self._events()),
         )
-
-
-def _differences(
-    where: str, found: Counter[Any], wanted: Counter[Any]
-) -> Iterator[str]:
-    for one in itertools.islice(wanted - found, 20):
-        yield f"{where}: lost: {one}"
-    for one in itertools.islice(found - wanted, 20):
-        yield f"{where}: doubled or foreign: {one}"
 
 
 def _rows(url: str, asked: str, *values: str) -> list[Any]:

@@ -46,14 +46,23 @@ Make = Callable[[Path, str], Place]
 
 
 def run(
-    minutes: float, seed: int, tell: Callable[[str], None], make: Make = World
+    minutes: float,
+    seed: int,
+    tell: Callable[[str], None],
+    draw: Callable[[random.Random, int], Make] = lambda *_: World,
+    first: int = 0,
 ) -> list[Result]:
-    """Kill for so many minutes, in one round after the other; each comes to its end."""
-    chance = random.Random(seed)
+    """Kill for so many minutes, in one round after the other; each comes to its end.
+
+    A round has a seed of its own, of the seed and its number: it can be begun with.
+    """
     results: list[Result] = []
     while minutes > 0 and not (results and results[-1].faults):
-        results.append(one_round(minutes, chance, tell, make))
+        number = first + len(results)
+        chance = random.Random(f"{seed}.{number}")
+        results.append(one_round(minutes, chance, tell, draw(chance, number)))
         minutes -= results[-1].minutes
+        tell(f"round {number} took {results[-1].minutes:.1f} minutes")
     return results
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.store import open_log
 
 _NAMES: Final = ("ledger", "notifier", "log")
-_AHEAD: Final = 3
+AHEAD: Final = 3
 """Days that lie ready for the job, so that a killed one finds work."""
 
 _SETTINGS: Final = {
@@ -123,10 +124,18 @@ class Place:
         path = {} if self._starts % 2 else {"TPC_DRIVER_PATH_BYTES": "0"}
         self.drivers[driver].start(**{**self._settings, **path, **changed})
 
-    def _tend_services(self) -> None:
+    def more_deeds(self, chance: random.Random) -> list[tuple[int, Callable[[], str]]]:
+        """Return what can be done to this world only, each with its weight."""
+        del chance
+        return []
+
+    def _tend_server(self) -> None:
         if not self._server.get_postmaster_info().is_running():
             with contextlib.suppress(subprocess.SubprocessError):  # not within 10 s
                 self._server.start()
+
+    def _tend_services(self) -> None:
+        self._tend_server()
         for service in self.services.values():
             if not service.alive():
                 service.launch()
@@ -164,7 +173,7 @@ class Place:
                 self._start("job", DEMO_EVERY="")
             if (done := self.committed()) != known:
                 moved, known = time.monotonic(), done
-            _check(moved, f"{known} batches, then:\n{job.tail()}")
+            check_progress(moved, f"{known} batches, then:\n{job.tail()}")
             time.sleep(PAUSE)
 
     def _no_more(self) -> None:
@@ -208,7 +217,7 @@ class World(Place):
 
     def tend(self) -> None:
         """Start again what has ended, feed the job."""
-        if self._fed < min(self.committed() + _AHEAD, len(flights.DAYS)):
+        if self._fed < min(self.committed() + AHEAD, len(flights.DAYS)):
             self._fed += 1
             flights.feed(self._folder / "in", [self._fed])
         super().tend()
@@ -232,7 +241,9 @@ class World(Place):
         super().settle()
         moved = time.monotonic()
         while sum(left := self.left()):
-            _check(moved, f"transactions, branches, requests that are left: {left}")
+            check_progress(
+                moved, f"transactions, branches, requests that are left: {left}"
+            )
             self.start_recovery()
             self.recovery.wait(AT_LAST)
 
@@ -284,6 +295,6 @@ def _recovery(demo: Demo, log: str) -> Process:
     return Process("recovery", command, demo.folder / "logs/recovery.log", environment)
 
 
-def _check(moved: float, text: str) -> None:
+def check_progress(moved: float, text: str) -> None:
     if time.monotonic() - moved > AT_LAST:
         raise TimeoutError(f"no progress for {AT_LAST:g} s: {text}")
