@@ -21,7 +21,7 @@ export PATH := $(PATH):$(CURDIR)/.cache/strace
 N ?= 1
 MINUTES ?= 10
 SEED := $(or $(SEED),$(shell date +%s))
-NIGHTLY := nightly-tests crash chaos chaos-events fuzz power load stateful rules model counts test-oldest-spark test-cluster test-k8s \
+NIGHTLY := nightly-tests crash chaos-hours chaos-events fuzz power load stateful rules model counts test-oldest-spark test-cluster test-k8s \
 	test-jaeger test-skywalking test-dashboards test-brokers browser test-compose
 
 # Makes one target after another and says how long each took. $(2): -k goes on after a failure.
@@ -32,7 +32,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 endef
 
-.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz power load crash chaos chaos-events rules model counts bench jaeger \
+.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz power load crash chaos chaos-hours chaos-events rules model counts bench jaeger \
 	test-jaeger console-pictures pictures oap kafka activemq test-brokers kubernetes test-k8s stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve release lint audit lock clean
 
@@ -126,8 +126,10 @@ crash: setup  ## kill at every failpoint, N times each, and once with branches o
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --seed $(SEED) --body 5000000 $(ARGS)
 
 chaos: setup kafka  ## kill and pause at random moments, on real Spark, for MINUTES; judge
-	@[ -e .cache/faketime ] || tools/unpack faketime libfaketime || true
 	@$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+chaos-hours:  ## two hours of it
+	@$(MAKE) --no-print-directory chaos MINUTES=120
 
 chaos-events: setup activemq  ## the same of the pipeline from HTTP and a queue to a ledger and a queue
 	@$(JAVA) TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --events --minutes $(MINUTES) --seed $(SEED) $(ARGS)

@@ -13,6 +13,8 @@ import json
 import os
 import random
 import resource
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -43,16 +45,10 @@ PLACES: Final = ("parquet", "lines", "delta", "own")
 
 _APPLICATION = "support.service:create_app()"
 _TOKEN: Final = "job-token-0123456789"
-_JUMPS: Final = ("+0", "+90", "+7200", "-90", "-86400")
+_JUMPS: Final = (0, 90, 7200, -90, -86400)
 """Seconds by which a clock is wrong from then on; PostgreSQL's, and services'."""
 _LATE: Final = (0.5, 3.0, 9.0)
 _NETWORK: Final = (Fault.DROP, Fault.LOSE_ANSWER, Fault.DELAY, Fault.DUPLICATE)
-
-
-def faketime() -> Path | None:
-    """Return the library that `tools/unpack faketime libfaketime` has unpacked."""
-    libraries = (TESTS.parent / ".cache/faketime/usr/lib").glob("*/faketime/*MT.so.1")
-    return next(libraries, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +82,7 @@ class Plan:
             tuple(places),
             way != "scheduler" and chance.random() < 0.5,
             "TPC_KAFKA" in os.environ and chance.random() < 0.5,
-            faketime() is not None and chance.random() < 0.5,
+            shutil.which("gcc") is not None and chance.random() < 0.5,
         )
 
     def members(self) -> list[str]:
@@ -115,6 +111,9 @@ class Mixed(Place):
         self.journals += self._databases.items()
         self._folder, self._plan, self._fed = folder, plan, 0
         self._clock = folder / "clock"
+        if plan.clocks:
+            self._set_clock(0)
+            _build_clock(folder)
         self._tokens = folder / "tokens"
         self._tokens.write_text(f"job {_TOKEN}\n")
         self._squeezed: dict[int, tuple[threading.Timer, tuple[int, int]]] = {}
@@ -167,7 +166,6 @@ class Mixed(Place):
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run the round; its network and its broker, too."""
-        self._set_clock("+0")
         with self._proxy, super().running():
             services = {name: s.url for name, s in self.services.items()}
             services |= {"a": self._proxy.url, "b": self._b}
@@ -259,12 +257,11 @@ class Mixed(Place):
     def _jump(self, chance: random.Random) -> str:
         seconds = chance.choice(_JUMPS)
         self._set_clock(seconds)
-        return f"clocks jump for {seconds} s"
+        return f"clocks jump for {seconds:+d} s"
 
-    def _set_clock(self, seconds: str) -> None:
-        new = self._clock.with_suffix(".new")
-        new.write_text(f"{seconds}s\n")
-        new.replace(self._clock)
+    def _set_clock(self, seconds: int) -> None:
+        with os.fdopen(os.open(self._clock, os.O_WRONLY | os.O_CREAT), "wb") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
 
     def wake(self) -> None:
         """Let go on what is paused or squeezed or held back."""
@@ -335,14 +332,17 @@ class _Gunicorn(Service):
         self._command = TRANSPORTS["http"].command(_APPLICATION, port)
 
 
+def _build_clock(folder: Path) -> None:
+    """Build what makes a wall clock wrong; a folder that PostgreSQL may enter, too."""
+    source, built = TESTS / "chaos/clock.c", folder / "clock.so"
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(built), str(source)]
+    subprocess.run(command, check=True)
+    folder.chmod(0o711)
+
+
 def _wrong_clock(clock: Path) -> dict[str, str]:
     """Return what gives a process a wall clock that is as wrong as a file says."""
-    return {
-        "LD_PRELOAD": str(faketime()),
-        "FAKETIME_TIMESTAMP_FILE": str(clock),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+    return {"LD_PRELOAD": str(clock.with_suffix(".so")), "CLOCK": str(clock)}
 
 
 @contextlib.contextmanager
