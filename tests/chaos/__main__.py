@@ -65,7 +65,8 @@ def main() -> int:
     verdict = f"{len(faults)} faults" if faults else "clean"
     kinds = Counter[str]()
     for deed, count in deeds.items():
-        kinds[deed.split()[0].strip(":")] += count
+        kind = "beside" if deed.startswith("a ") else deed.split()[0].strip(":")
+        kinds[kind] += count
     said = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     minutes = sum(result.minutes for result in results)
     tell(

@@ -27,6 +27,7 @@ import psycopg
 import pyarrow as pa
 from confluent_kafka import KafkaException
 from deltalake import DeltaTable
+from support.nats import Nats
 from support.programs import descendants
 from support.spark import ROWS, numbers_of, write_numbers
 from support.telemetry import PATH, TESTS
@@ -131,19 +132,18 @@ class Mixed(Place):
             log_file = folder / "broker.log"
             self.others["broker"] = Process("broker", self._broker.command, log_file)
         ports = free_ports(len(names))
-        transport = TRANSPORTS[plan.transport]
         self._add(_Gunicorn("a", ports[0], folder, self._environment("a")))
-        self._b = transport.url(ports[1])
+        self._b = TRANSPORTS[plan.transport].url(ports[1])
+        environment = self._environment("b", KEY="slot")
         if plan.transport == "http":
-            environment = self._environment("b", KEY="slot")
             self._add(_Gunicorn("b", ports[1], folder, environment))
         else:
-            self.others["b"] = Process(
-                "b",
-                transport.command(_APPLICATION, ports[1]),
-                folder / "b.log",
-                self._environment("b", KEY="slot"),
-            )
+            command = TRANSPORTS[plan.transport].command(_APPLICATION, ports[1])
+            if plan.transport == "nats":  # the server is one more that may be killed
+                self.others["nats"] = Nats(folder, port=ports[1])
+                command = [sys.executable, "-m", "tracing_2pc.nats"]
+                command += [_APPLICATION, self._b]
+            self.others["b"] = Process("b", command, folder / "b.log", environment)
         if plan.topic:
             environment = self._environment("topic", **kafka)
             self._add(_Gunicorn("topic", ports[2], folder, environment))
@@ -268,6 +268,8 @@ class Mixed(Place):
         super().wake()
         for pid in list(self._squeezed):
             self._relieve(pid)
+        if self._plan.clocks:
+            self._set_clock(0)
         self._proxy.clear()
         self._proxy.release()
 

@@ -16,8 +16,12 @@ from support.waiting import AT_LAST, until
 CONFIGURATION = """max_prepared_transactions = 512
 max_connections = 200
 max_wal_size = 128MB
+dynamic_shared_memory_type = mmap
 """
-"""Many tests leave something in doubt; the log of writes may be in memory."""
+"""Many tests leave something in doubt; the log of writes may be in memory.
+
+What a killed server shares is deleted with its folder; it would stay in /dev/shm.
+"""
 
 
 @contextlib.contextmanager
