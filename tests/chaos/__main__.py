@@ -36,7 +36,8 @@ def main() -> int:
         sys.stdout.write(f"{time.monotonic() - started:6.1f} s  {line}\n")
         sys.stdout.flush()
 
-    tell(f"seed {chosen.seed}")
+    commit = _commit()
+    tell(f"seed {chosen.seed}, commit {commit}")
     members: Counter[str] = Counter()
 
     def draw(chance: random.Random, number: int) -> Make:
@@ -70,7 +71,7 @@ def main() -> int:
     said = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     minutes = sum(result.minutes for result in results)
     tell(
-        f"| {minutes:.0f} min | {_commit()} | {chosen.seed} | {len(results)} |"
+        f"| {minutes:.0f} min | {commit} | {chosen.seed} | {len(results)} |"
         f" {batches} | {said} | {verdict} |"
     )
     if faults:
@@ -81,7 +82,7 @@ def main() -> int:
 
 
 def _commit() -> str:
-    asked = ["git", "rev-parse", "--short", "HEAD"]
+    asked = ["git", "describe", "--always", "--dirty"]
     return subprocess.run(
         asked, capture_output=True, text=True, check=False
     ).stdout.strip()

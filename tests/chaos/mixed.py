@@ -81,9 +81,9 @@ class Plan:
             way,
             chance.choice(list(TRANSPORTS)),
             tuple(places),
-            way != "scheduler" and chance.random() < 0.5,
-            "TPC_KAFKA" in os.environ and chance.random() < 0.5,
-            shutil.which("gcc") is not None and chance.random() < 0.5,
+            chance.random() < 0.5 and way != "scheduler",
+            chance.random() < 0.5 and "TPC_KAFKA" in os.environ,
+            chance.random() < 0.5 and shutil.which("gcc") is not None,
         )
 
     def members(self) -> list[str]:
