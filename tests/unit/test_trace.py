@@ -83,14 +83,21 @@ def test_every_span_of_the_registry_is_told_in_words():
     assert names.describe_span("GET /foreign", "client", {}) == ""
 
 
+LOST = {"http.response.status_code": 0}
+
+
 def test_what_is_missing_is_named():
-    """The root; who kept no span of a request; parents, as far as others show it."""
+    """The root; who kept no span of a request; parents, as far as others show it.
+
+    Of a request that had no answer nobody knows whether it was received.
+    """
     asked = {"name": "POST /prepare", "kind": "client"}
     rows = trace_tree(
         [
             span("2", "1", **asked, **{"tpc.participant": "ledger"}),
             span("3", "2", "POST /prepare", kind="server", service="ledger"),
             span("4", "1", **asked, **{"tpc.participant": "ledger"}),
+            span("5", "1", **asked, **LOST, **{"tpc.participant": "ledger"}),
         ],
         "t",
     )

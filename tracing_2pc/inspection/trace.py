@@ -235,15 +235,22 @@ def find_gaps(rows: Sequence[TraceRow], participants: Iterable[str]) -> list[str
         whose = [f"{format_count(n, 'span')} of {name}" for name, n in orphans.items()]
         gaps.append(f"the parent is missing of {join_names(whose)}")
     served = {r.span.parent_id for r in own if r.span.kind == "server"}
-    asked: dict[str, list[bool]] = {name: [] for name in participants}
+    asked: dict[str, list[str]] = {name: [] for name in participants}
     for row in own:
         name = row.span.attributes.get("tpc.participant")
         if row.span.kind == "client" and name is not None:
-            asked.setdefault(str(name), []).append(row.span.span_id in served)
-    for name, kept in asked.items():
-        if not kept:
+            was_answered = str(row.span.attributes.get(_STATUS)) != "0"
+            told = "answered" if was_answered else "silent"
+            is_kept = row.span.span_id in served
+            asked.setdefault(str(name), []).append("kept" if is_kept else told)
+    for name, requests in asked.items():
+        of = f"of {format_count(len(requests), 'request')}"
+        if not requests:
             gaps.append(f"no request to {name} is there")
-        elif not all(kept):
-            lost = f"{kept.count(False)} of {format_count(len(kept), 'request')}"
-            gaps.append(f"{name} has kept no span for {lost}")
+        if lost := requests.count("answered"):
+            gaps.append(f"{name} has kept no span for {lost} {of}")
+        if silent := requests.count("silent"):
+            gaps.append(
+                f"{silent} {of} to {name} had no answer, and may not have been received"
+            )
     return gaps
