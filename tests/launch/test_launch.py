@@ -243,14 +243,18 @@ def test_a_good_check_runs_before_the_vote(world):
 
 
 @pytest.mark.ci
-def test_a_task_run_builds(world):
-    """Named by the transaction, with the place to push to as a param."""
+def test_a_task_run_builds(world, exported):
+    """Named by the transaction, told where to push to, and the parent of its spans."""
     command = world.item["build"].pop("command")
     step = {"name": "push", "command": ["env", "IMAGE=$(params.image)", *command]}
     world.item["build"]["taskRun"] = {"taskSpec": {"steps": [step]}}
     done = world.launch()
     name = f"{str(done.transaction).replace('.', '-')}-build"
-    assert name in world.kubelet.named("TaskRun")
+    told = world.kubelet.named("TaskRun")[name]["metadata"]["annotations"]
+    at = json.loads(told["tekton.dev/taskrunSpanContext"])["traceparent"].split("-")
+    (built,) = [s for s in exported() if s.name == "BuiltImage.pre_commit"]
+    assert built.context.trace_id == int(at[1], 16)
+    assert built.context.span_id == int(at[2], 16)
     assert world.repository.get("live").transaction == str(done.transaction)
     step["command"] = FAILING
     with pytest.raises(ConfigurationError, match=r"TaskRun .*pip cannot resolve"):
@@ -275,6 +279,7 @@ def test_a_launch_is_one_trace_and_its_job_links_to_it(world, exported, monkeypa
         "POST /prepare",
     } <= named
     assert {"BuiltImage.commit", "SuspendedJob.commit", "POST /commit"} <= named
+    assert not [name for name in named if name.endswith(".abort")]  # nothing was
     (job,) = world.kubelet.named("Job").values()
     (container,) = job["spec"]["template"]["spec"]["containers"]
     told = {one["name"]: one["value"] for one in container["env"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -28,6 +29,9 @@ from tracing_2pc.tracing.propagation import environment_of
 from tracing_2pc.tracing.spans import current_carrier
 
 NAME: Final = "launch-image"
+
+_SPAN: Final = "tekton.dev/taskrunSpanContext"
+"""Annotation from which Tekton has the parent of its own spans."""
 
 _LAST: Final = 3
 """Lines of a failed command that its reason has."""
@@ -144,6 +148,11 @@ class BuiltImage:
                 "what is tagged tpc-…; conclude this launch, and launch --again"
             ) from error
 
+    def commit_transaction(self, _id: str, chosen: Sequence[dict[str, Any]]) -> None:
+        """Commit the launch's one branch; there is no other to drop."""
+        for handle in chosen:
+            self.commit(handle)
+
     def abort(self, handle: dict[str, Any]) -> None:
         """Delete what this transaction staged, and no tag of anything else."""
         _unstage(Repository(handle["repository"]), handle["transaction"])
@@ -214,6 +223,8 @@ class BuiltImage:
         ]
         labels = {**build.labels, TRANSACTION: of}
         meta = {"name": name, "namespace": namespace, "labels": labels}
+        if traceparent := current_carrier().get("traceparent"):
+            meta["annotations"] = {_SPAN: json.dumps({"traceparent": traceparent})}
         made = {"apiVersion": "tekton.dev/v1", "kind": "TaskRun", "metadata": meta}
         create(cluster, {**made, "spec": {**spec, "params": params}}, self.stopping)
         ended: dict[str, Any] = {}

@@ -233,6 +233,11 @@ class SuspendedJob:
             return
         raise ClusterError(f"{kept['metadata']['name']} changes faster than it is read")
 
+    def commit_transaction(self, _id: str, chosen: Sequence[dict[str, Any]]) -> None:
+        """Commit the launch's one branch; there is no other to drop."""
+        for handle in chosen:
+            self.commit(handle)
+
     def abort(self, handle: dict[str, Any]) -> None:
         """Delete what this transaction created, as far as it got."""
         if "object" in handle:
