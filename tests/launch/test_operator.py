@@ -493,3 +493,21 @@ def test_twenty_at_once(world, resource):
             reaches(world, "Committed", name)
     assert len(world.jobs()) == 20
     assert world.generations() == [1] * 20
+
+
+@pytest.mark.ci
+def test_a_launchs_trace_says_what_the_operator_did(world, resource):
+    """Its process has a name of its own there: of the root, and of what it did."""
+    folder = {"TPC_SPANS": str(world.folder / "spans")}
+    told = {**os.environ, **folder, "TPC_LOG": world.settings.log}
+    world.kubelet.cluster.create(resource)
+    with own_process(world, **folder):
+        launched = reaches(world, "Committed")["transaction"]
+        asks = [sys.executable, "-m", "tracing_2pc", "trace", launched]
+
+        def seen() -> set[tuple[str, ...]]:
+            lines = ran(asks, env=told).stdout.splitlines()
+            return {tuple(line.split()[4:6]) for line in lines}
+
+        done = ("tpc.transaction", "BuiltImage.pre_commit", "SuspendedJob.commit")
+        until(seen, {("tpc-operator", name) for name in done}.issubset)

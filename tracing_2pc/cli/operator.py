@@ -27,7 +27,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     with open_configured_log(settings, may_be_down=True) as log:
-        start_telemetry()
+        start_telemetry("tpc-operator")
         cluster = Cluster.load()
         operator = Operator(cluster, options.namespace, log, settings)
         print(f"ready: looking at {options.namespace} of {cluster.url}", flush=True)

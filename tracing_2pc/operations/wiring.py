@@ -89,7 +89,7 @@ def _traced_participants(settings: Settings) -> Mapping[str, TracedParticipant]:
     ).participants
 
 
-def start_telemetry() -> None:
+def start_telemetry(service: str = "tracing-2pc") -> None:
     """Trace and count what is done here, where the environment asks for it."""
-    lifecycle.start("tracing-2pc")
-    instruments.start("tracing-2pc")
+    lifecycle.start(service)
+    instruments.start(service)
