@@ -59,8 +59,10 @@ class Query:
 def participants(databases: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Serve one for each database, all at one port; yield their URLs by name."""
     # pytest keeps each line, and a day of requests is many of them.
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    lines = logging.getLogger("werkzeug")
+    lines.setLevel(logging.WARNING)
     with contextlib.ExitStack() as stack:
+        stack.callback(lines.setLevel, logging.NOTSET)
         apps: dict[str, Any] = {}
         for name, url in databases.items():
             apps[f"/{name}"] = app = create_app(url)

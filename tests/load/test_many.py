@@ -47,7 +47,7 @@ def test_a_day_of_batches(batches, url, tmp_path, new_database):
         query = Query("day", log, urls)
         for look in range(LOOKS):
             query.run(range(look * each, (look + 1) * each))
-            taken.append(usage(os.getpid()))
+            taken.append(usage(os.getpid(), alone=True))
             rows = [counts(one) for one in (url, *at.values())]
             tables.append([sum(c for n, c in o.items() if "tpc_" in n) for o in rows])
     for name in at:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """Of a process and all below it; memory in KiB, shared pages by their share."""
+    """Of processes; memory in KiB, shared pages by their share."""
 
     sockets: int
     files: int
@@ -18,15 +18,23 @@ class Usage(NamedTuple):
     memory: int
 
 
-def usage(pid: int) -> Usage:
-    """Read it; a file or a thread that ends meanwhile counts nothing."""
+def usage(pid: int, *, alone: bool = False) -> Usage:
+    """Read what a process takes, and all below it unless `alone`.
+
+    A file, a thread or a child that ends meanwhile counts nothing.
+    """
     own = Path(f"/proc/{pid}")
     files = [*_read(os.readlink, own / "fd")]
     sockets = sum(file.startswith("socket:") for file in files)
     told = [*_read(lambda thread: (thread / "children").read_text(), own / "task")]
     memory = int((own / "smaps_rollup").read_text().partition("Pss:")[2].split()[0])
     own_usage = Usage(sockets, len(files), len(told), memory)
-    below = [usage(int(child)) for text in told for child in text.split()]
+    if alone:
+        return own_usage
+    below = []
+    for child in (child for text in told for child in text.split()):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            below.append(usage(int(child)))
     return Usage(*map(sum, zip(own_usage, *below, strict=True)))
 
 
