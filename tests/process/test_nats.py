@@ -203,21 +203,24 @@ def test_a_nats_server_that_is_killed_in_an_upload(node, start):
 @pytest.mark.ci
 def test_an_end_that_cuts_off_what_waits_to_be_sent(node, tmp_path, monkeypatch):
     """nats-py fails then in the middle of its closing; both sides connect again."""
-    drain, close = TcpTransport.drain, Client._close
-    cut = list[Client]()
+    connect, close, drain = Client.connect, Client._close, TcpTransport.drain
+    first, cut = list[Client](), list[Client]()
 
-    async def reset_if_gone(transport: TcpTransport) -> None:
-        if not node.alive():
-            raise ConnectionResetError("Connection lost")
-        await drain(transport)
+    async def noted(self: Client, *servers: Any, **options: Any) -> None:
+        await connect(self, *servers, **options)
+        first.append(self)
 
-    async def with_bytes_left(self: Client, status: int, do_cbs: bool = True) -> None:
-        if not node.alive() and self not in cut:
+    async def reset(transport: TcpTransport) -> None:
+        raise ConnectionResetError("Connection lost")
+
+    async def with_bytes_left(self: Client, *how: Any) -> None:
+        if self in first and self not in cut:
             cut.append(self)
             self._pending.append(b"PING\r\n")
             self._pending_data_size += 6
-        await close(self, status, do_cbs)
+        await close(self, *how)
 
+    monkeypatch.setattr(Client, "connect", noted)
     (tmp_path / "tokens").write_text(f"job {TOKEN}\n")
     app = create_app(f"sqlite:///{tmp_path}/ledger.db", tmp_path / "tokens")
     with (
@@ -226,10 +229,13 @@ def test_an_end_that_cuts_off_what_waits_to_be_sent(node, tmp_path, monkeypatch)
     ):
         until(lambda: server.is_connected)
         assert prepare(ledger(node)) is Vote.COMMIT
-        monkeypatch.setattr(TcpTransport, "drain", reset_if_gone)
+        assert len(first) == 2  # the instance's, and ours
+        monkeypatch.setattr(Client, "connect", connect)
         monkeypatch.setattr(Client, "_close", with_bytes_left)
+        monkeypatch.setattr(TcpTransport, "drain", reset)
         node.kill()
         until(lambda: len(cut) == 2)
+        monkeypatch.setattr(TcpTransport, "drain", drain)
         node.listen()
         until(lambda: committed(node))
 
