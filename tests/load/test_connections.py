@@ -45,6 +45,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.grpc.connection import forget
 from tracing_2pc.nats.connection import Place
 from tracing_2pc.nats.frames import Seal, seal_of_request
 
@@ -321,6 +322,20 @@ def test_half_open_connections_by_grpc(kind, tmp_path, monkeypatch):
     """A job that is connected is served; the others go, and not after minutes."""
     with participant("grpc", tmp_path, monkeypatch) as server:
         judge(server, 1_000, HANDSHAKES[kind], iter(range(10_000)))
+
+
+@pytest.mark.nightly
+def test_a_job_that_comes_when_strangers_have_all_places(tmp_path, monkeypatch):
+    """By gRPC: it is told so, and has a place as soon as one of them was put out."""
+    with participant("grpc", tmp_path, monkeypatch) as server:
+        before = usage(server.process.pid).sockets
+        forget(TRANSPORTS["grpc"].url(server.port))
+        until(lambda: usage(server.process.pid).sockets < before)
+        with wave(server, 1_000, HANDSHAKES["without a call"]):
+            with pytest.raises(ParticipantUnavailableError):
+                server.works(0)
+            until(lambda: served(server, 0, again=True))
+        assert server.kept() == 1
 
 
 @pytest.mark.parametrize(
