@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import sqlalchemy as sa
 from support.service import create_app
 from support.spark import serving
@@ -18,11 +17,10 @@ from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.core.ports import DecisionLog
-from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.sinks.job import Job
-from tracing_2pc.spark.tasks import read_receipts
+from tracing_2pc.testing.sink_job import Tasks
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 SETTINGS = Settings(keep_finished=AT_ONCE, backoff_base=AT_ONCE)
@@ -42,11 +40,8 @@ class Query:
         sink = ParticipantSink(self.urls, token=None, timeout=PATIENT)
 
         def write(record: TransactionRecord) -> list[Receipt]:
-            names = tuple(participants_of(sink))
-            about = BranchContext(record.id, BranchId(0, 0), names, record.carrier)
             row = {"value": self.first + record.id.batch}
-            receipts = write_branch(sink, about, [pa.RecordBatch.from_pylist([row])])
-            return read_receipts(receipt.to_json() for receipt in receipts)
+            return list(Tasks(sink, record).write("0.0", [row]))
 
         job = Job(sink, self.application, SETTINGS)
         coordinator = job.coordinator(self.log, OpenTelemetryTracing(), lambda: False)
