@@ -69,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         help="write one JSON object: to FILE, or instead of the table",
     )
     everything = commands.add_parser("all", help="measure everything, write the page")
+    everything.add_argument(
+        "families",
+        nargs="*",
+        metavar="FAMILY",
+        choices=[*MEASURED, []],
+        help=f"these only, beside the results there are: {', '.join(MEASURED)}",
+    )
     for name, help_text in (
         ("deco", "what the decorator costs, as ratios"),
         ("backends", "what SkyWalking costs beside OTLP, as ratios"),
@@ -134,7 +141,7 @@ def _measured(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
 
 
 def measure_all(options: argparse.Namespace) -> int:
-    """Run every family in a process of its own; write the results and the page.
+    """Run families, each in a process of its own; write the results and the page.
 
     A line is in the file when it is known. A family that does not come to its end costs
     its own results only. 1 if a goal is missed, 2 if a family did not come to its end.
@@ -144,14 +151,14 @@ def measure_all(options: argparse.Namespace) -> int:
     shared += ["--rows", str(options.rows)] if options.rows else []
     options.results.parent.mkdir(parents=True, exist_ok=True)
     codes = []
-    with options.results.open("w") as file:
+    with options.results.open("a" if options.families else "w") as file:
 
         def keep(line: dict[str, Any]) -> None:
             for to in (file, sys.stdout):
                 print(json.dumps(line), file=to, flush=True)
 
-        keep(results.about_this_run(trial=options.tiny))
-        for family in MEASURED:
+        keep(results.about_this_run(options.families, trial=options.tiny))
+        for family in options.families or MEASURED:
             with _running(family, shared) as process:
                 assert process.stdout
                 for text in process.stdout:

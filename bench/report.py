@@ -38,8 +38,9 @@ ratios, because a time says little about another machine. The only limit that is
 is two seconds of CPU time, for three goals of growth. What can be counted exactly has
 exact numbers instead: `make counts`.
 
-`make bench` measures everything again and writes this page; `python -m bench report`
-writes the page again from the last results. How each part is measured:
+`make bench` measures everything again and writes this page, and
+`python -m bench all FAMILY` a part of it; `python -m bench report` writes the page
+again from the last results. How each part is measured:
 [bench](../bench/README.md).
 """
 _HOW: Final = """\
@@ -148,6 +149,12 @@ def _about(results: Results) -> Iterator[str]:
     yield _table(
         ("software", "version"), [(name, said) for name, said in versions.items()]
     )
+    for again, names in results.later:
+        commit, load = again["versions"]["tracing_2pc"], again["machine"]["load"]
+        yield (
+            f"Measured {again['date']}, tracing_2pc {commit}, load "
+            f"average at the start {load:g}: {', '.join(names)}.\n"
+        )
     for line in results.failed:
         yield f"**`python -m bench {line['failed']}` did not come to its end.**\n"
 

@@ -1,6 +1,7 @@
-"""The results of a run: one JSON line about the run, then one for each result.
+"""The results of runs: one JSON line about each run, then one for each result.
 
-A line has one of these keys, by which it is known: `run` (when and where), `goal` (what
+What a later run has measured counts instead of the same in an earlier one. A line has
+one of these keys, by which it is known: `run` (when and where), `goal` (what
 `pair.line` returns), `series` (what `pair.point` returns), `peer` (what `pair.peer`
 returns), `failed` (a command that did not come to its end).
 """
@@ -24,23 +25,32 @@ from bench.postgresql import programs
 ROOT: Final = Path(__file__).parents[1]
 FILE: Final = ROOT / "bench" / "results.jsonl"
 
+KINDS: Final = ("goal", "series", "peer", "failed")
+
 Line = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Results:
-    """What a run has measured, in the order in which it did."""
+    """What was measured, in the order in which it was.
+
+    Args:
+        run: the first one, which measured all that `later` does not name.
+        later: those that measured some of it again, and which.
+    """
 
     run: Line | None = None
     goals: Sequence[Line] = ()
     points: Sequence[Line] = ()
     peers: Sequence[Line] = ()
     failed: Sequence[Line] = ()
+    later: Sequence[tuple[Line, Sequence[str]]] = ()
 
     @property
     def is_trial(self) -> bool:
         """Whether sizes were tiny: then no goal is judged."""
-        return bool(self.run and self.run["trial"])
+        runs = [self.run, *(run for run, _ in self.later)]
+        return any(run["trial"] for run in runs if run)
 
 
 def read(file: Path) -> Results:
@@ -49,17 +59,47 @@ def read(file: Path) -> Results:
         return Results()
     lines = [json.loads(text) for text in file.read_text().splitlines()]
     runs = [line["run"] for line in lines if "run" in line]
+    numbered, last, run = [], dict[str, int](), -1
+    for line in lines:
+        run += "run" in line
+        if name := _name(line):
+            numbered.append((run, line))
+            last[name] = run
+    for run, about in enumerate(runs):  # a family that came to its end now
+        last |= {
+            name: max(run, last.get(name, 0)) for name in about.get("families", ())
+        }
+    kept = [line for run, line in numbered if run == last[_name(line)]]
+    named = [
+        list(
+            dict.fromkeys(
+                _name(one) for at, one in numbered if at == run == last[_name(one)]
+            )
+        )
+        for run in range(len(runs))
+    ]
     return Results(
         runs[0] if runs else None,
-        [line for line in lines if "goal" in line],
-        [line for line in lines if "series" in line],
-        [line for line in lines if "peer" in line],
-        [line for line in lines if "failed" in line],
+        [line for line in kept if "goal" in line],
+        [line for line in kept if "series" in line],
+        [line for line in kept if "peer" in line],
+        [line for line in kept if "failed" in line],
+        [*zip(runs, named, strict=True)][1:],
     )
 
 
-def about_this_run(*, trial: bool) -> Line:
-    """Describe the machine and the versions, as the first line of a run."""
+def _name(line: Line) -> str:
+    """Return the name of what was measured, or of the family that was not."""
+    return next((line[key] for key in KINDS if key in line), "")
+
+
+def about_this_run(families: Sequence[str] = (), *, trial: bool) -> Line:
+    """Describe the machine and the versions, as the first line of a run.
+
+    Args:
+        families: that it measures; none are all of them.
+        trial: with tiny sizes.
+    """
     now = datetime.datetime.now(datetime.timezone.utc)
     machine = {
         "cores": len(os.sched_getaffinity(0)),
@@ -76,7 +116,8 @@ def about_this_run(*, trial: bool) -> Line:
         "PostgreSQL": _postgresql(),
     }
     about = {"date": f"{now:%Y-%m-%d %H:%M} UTC", "trial": trial}
-    return {"run": {**about, "machine": machine, "versions": versions}}
+    measures = {"families": list(families)} if families else {}
+    return {"run": {**about, **measures, "machine": machine, "versions": versions}}
 
 
 def _field(file: str, name: str) -> str:

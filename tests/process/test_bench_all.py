@@ -98,6 +98,27 @@ sys.exit(bench.main(sys.argv[1:]))
     assert said.format(family="no-such-family") in page.read_text()
 
 
+@pytest.mark.ci
+def test_a_part_is_measured_again(tmp_path):
+    """The rest stays; what is new counts, under a line of its own about its run."""
+    file, page = tmp_path / "results.jsonl", tmp_path / "performance.md"
+    run = results.about_this_run(trial=False)
+    old = [run, {"failed": "deco", "exit": 3}]
+    old += [pair.line(name, Ratio(9, 9, 9, 9, 41), 1, {}) for name in ("A1", "K1")]
+    file.write_text("".join(json.dumps(line) + "\n" for line in old))
+    command = [sys.executable, "-m", "bench", "all", "deco", "--rounds", "6"]
+    done = ran([*command, "--results", file, "--page", page], cwd=ROOT)
+    assert done.returncode in (0, 1), done.stderr
+    measured = results.read(file)
+    by_name = {goal["goal"]: goal for goal in measured.goals}
+    assert (by_name["K1"]["rounds"], by_name["A1"]["rounds"]) == (41, 6)
+    assert len(measured.goals) == len(by_name) == 1 + len(deco.LIMITS)
+    ((again, names),) = measured.later
+    assert (again["families"], names) == (["deco"], [*deco.LIMITS])
+    assert measured.failed == []
+    assert f"{', '.join(names)}." in page.read_text()
+
+
 def test_a_filled_log_is_as_the_library_writes_it(tmp_path):
     """The library goes on after the last of the transactions, and forgets them."""
     from bench.driver import APPLICATION, apply, coordinator
