@@ -809,6 +809,15 @@ def test_a_lease_runs_out_by_itself(make, queue):
     assert queue.hold("first", PATIENT) is Lease.REFUSED
 
 
+def test_a_lease_from_before_a_clock_was_set_back_runs_out(make, queue):
+    """Of a holder that is gone; one that is there renews it, and nobody takes over."""
+    make(sends=False).resource.open()
+    assert queue.hold("first", PATIENT) is Lease.TAKEN
+    assert queue.hold("second", AT_ONCE) is Lease.REFUSED
+    assert queue.hold("first", PATIENT) is Lease.RENEWED
+    until(lambda: queue.hold("second", AT_ONCE) is Lease.TAKEN)
+
+
 @any_database
 @pytest.mark.parametrize("when", ["idle", "waiting", "second", "never started"])
 def test_close_is_quick(make, partner, turns, monkeypatch, when):

@@ -40,6 +40,9 @@ LONGEST_ANSWER: Final = 2_000
 
 _SLICE: Final = 20
 
+_LONGEST_LEASE: Final = 10
+"""Times ours: another process may have a longer one, and renews it in a third."""
+
 AGAIN: Final = "again"
 DROP: Final = "drop"
 """What a person may decide about a request in quarantine."""
@@ -190,16 +193,24 @@ class Queue:
         return {}
 
     def hold(self, holder: str, seconds: float) -> Lease:
-        """Take or renew the lease, by the database's clock."""
+        """Take or renew the lease, by the database's clock.
+
+        One that lasts much longer than ours is from before that clock was set back: it
+        is cut, never taken. A holder that is there renews it.
+        """
         clock = self._database.connections.clock
         s, now = self.sender.c, sa.literal_column(clock, sa.Double)
         hold = self.sender.update().values(holder=holder, until=now + seconds)
+        longest = now + _LONGEST_LEASE * seconds
+        cut = self.sender.update().where(s.until > longest).values(until=longest)
         with self._database.relaxed_locked(_LOCK) as connection:
             # As long as nobody took it, it may have run out.
             if connection.execute(hold.where(s.holder == holder)).rowcount:
                 return Lease.RENEWED
-            is_free = connection.execute(hold.where(s.until < now)).rowcount
-        return Lease.TAKEN if is_free else Lease.REFUSED
+            if connection.execute(hold.where(s.until < now)).rowcount:
+                return Lease.TAKEN
+            connection.execute(cut)
+        return Lease.REFUSED
 
     def let_go(self, holder: str) -> None:
         """Give the lease back."""
