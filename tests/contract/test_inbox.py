@@ -335,6 +335,20 @@ def test_events_are_kept_until_every_reader_has_committed_them(inbox, clock):
         inbox.confirm("slow", all_of_them)
 
 
+def test_a_clock_that_was_set_back_keeps_nothing_for_ever(inbox, clock):
+    """What a reader passed while it was wrong, it has passed when it is right again."""
+    inbox.begin("reader")
+    inbox.store("shop", [event("a"), event("b")])
+    clock.now += 365 * DAY
+    inbox.confirm("reader", inbox.offset_at(Offset(), 1))
+    clock.now -= 365 * DAY
+    inbox.confirm("reader", inbox.end())
+    for days, start in ((6, 0), (2, 2)):
+        clock.now += days * DAY
+        inbox.confirm("reader", inbox.end())
+        assert inbox.start().position == start
+
+
 def test_an_id_is_known_after_its_event_is_gone(inbox, clock):
     """Until `ids` is over; that of the last event for longer."""
     inbox.join("reader", inbox.start())

@@ -324,8 +324,11 @@ class InboxTables:
 
     def note_passed(self, connection: Connection, at: float, every: float) -> None:
         """Note how far all readers are now, not more often than `every` seconds."""
-        last = connection.scalar(sa.select(sa.func.max(self.passed.c.at)))
-        if last is not None and at < last + every:
+        c = self.passed.c
+        last = connection.scalar(sa.select(sa.func.max(c.at)))
+        if last is not None and last > at:  # from before a clock was set back
+            connection.execute(self.passed.delete().where(c.at > at))
+        elif last is not None and at < last + every:
             return
         slowest = connection.scalar(sa.select(sa.func.min(self.reader.c.position)))
         if slowest is not None:
