@@ -40,7 +40,7 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.http import contract
 from tracing_2pc.http.server import participant_blueprint
-from tracing_2pc.nats import NatsServer, client, frames
+from tracing_2pc.nats import NatsServer, client, frames, server
 from tracing_2pc.nats.client import NatsParticipant
 from tracing_2pc.nats.link import LOOP, Link
 from tracing_2pc.operations.check import check
@@ -323,6 +323,25 @@ def test_a_stranger_is_told_so_at_once(ledger, asked, url, token):
     with ledger.serving(url), pytest.raises(ParticipantUnavailableError) as refused:
         asked(token).commit(record())
     assert refused.value.refusal is Refusal.NOT_ADMITTED
+
+
+@pytest.mark.parametrize("lacks", ["method", "path", "headers", "length"])
+def test_a_request_that_is_none_takes_nobodys_place(
+    ledger, asked, url, lacks, monkeypatch
+):
+    """Of a stranger, who has all the places that there are."""
+    monkeypatch.setattr(server, "_OPEN", 1)
+    bare, subject = frames.Seal(None, ""), f"tpc.v1.{name_of(url)}"
+    head = {"n": 0, "method": "GET", "path": "/whoami", "headers": {}, "length": 0}
+    del head[lacks]
+    inbox = f"inbox_{name_of(url)}"
+    with ledger.serving(url) as instance, Other(inbox) as stranger:
+        stranger.publish(subject, bare.write({"nonce": "n"}), inbox)
+        until(lambda: stranger.seen)
+        offered = bare.read(stranger.seen[0].data)[0]["subject"]
+        stranger.publish(offered, bare.write(head), inbox)
+        until(lambda: [e.received for e in instance._exchanges.values()] == [1])
+        assert prepare(asked()) is Vote.COMMIT
 
 
 def test_without_tokens_nobody_is_served(ledger, url):

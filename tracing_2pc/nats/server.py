@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nats import errors
 from nats.aio.client import Client
@@ -297,22 +297,26 @@ class NatsServer:
             logger.debug("not a frame: %s", type(error).__name__)
 
     def _begin(self, word: str, exchange: _Exchange, head: Mapping[str, Any]) -> None:
+        # Read whole before it counts as begun: what is never answered stays for ever.
+        request = _Request(
+            *(str(head["method"]), str(head["path"])),
+            {n: str(v) for n, v in dict(head["headers"]).items() if n not in _HIDDEN},
+            int(head["length"]),
+        )
         read = _counted(lambda n: self._later(exchange, {"read": n}))
-        exchange.body = Upload(int(head["length"]), frames.WINDOW + 1, read)
+        exchange.body = Upload(request.length, frames.WINDOW + 1, read)
         exchange.begun = True
-        self._pool.submit(self._work, word, exchange, head)
+        self._pool.submit(self._work, word, exchange, request)
 
-    def _work(self, word: str, exchange: _Exchange, head: Mapping[str, Any]) -> None:
+    def _work(self, word: str, exchange: _Exchange, request: _Request) -> None:
         """Have a request answered, in a thread."""
-        method, path = str(head["method"]), str(head["path"])
         try:
-            if not _ROUTES.fullmatch(f"{method} {path}"):
+            if not _ROUTES.fullmatch(f"{request.method} {request.path}"):
                 raise RefusalError(Refusal.UNKNOWN, "this is no route of a participant")
             answered = ask_application(
-                *(self._application, method, path),
-                {n: str(v) for n, v in head["headers"].items() if n not in _HIDDEN},
+                *(self._application, request.method, request.path, request.headers),
                 exchange.body,  # type: ignore[arg-type]
-                int(head["length"]),
+                request.length,
                 scheme=self._place.url.partition(":")[0],
                 digest=exchange.digest,
             )
@@ -351,6 +355,15 @@ class NatsServer:
             return
         with contextlib.suppress(errors.Error, OSError):  # then its client is told
             await self._connection.publish(subject, seal.write(head, data))
+
+
+class _Request(NamedTuple):
+    """What the head of a request's first frame says."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    length: int
 
 
 class _Exchange:
