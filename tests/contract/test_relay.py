@@ -253,6 +253,18 @@ def test_a_position_that_is_gone_is_written_anew_while_nothing_is_open(
     assert topic.transactions() == ["orders.1.1", "orders.2.1"]
 
 
+def put_back(world: World, file: Path, relay: Publisher) -> World:
+    """Copy a store, let a relay go on, and put the copy back."""
+    database_of(world.resource).engine.dispose()
+    copy = shutil.copy(file, file.with_name("copy"))
+    all_turns(relay)
+    end(world.resource)
+    for path in file.parent.glob(f"{file.name}*"):
+        path.unlink()
+    shutil.copy(copy, file)
+    return relay_world(f"sqlite:///{file}", relay._relay.topic, lease=LEASE)
+
+
 @pytest.mark.parametrize(
     ("decide", "which", "then"),
     [
@@ -271,15 +283,8 @@ def test_a_store_that_was_put_back_stops_the_relay(
     batches(world, 1)
     all_turns(publisher(world, TopicRelay(topic), LEASE))
     batches(world, 2, 3)
-    database_of(world.resource).engine.dispose()
-    shutil.copy(file, tmp_path / "copy.db")
-    all_turns(publisher(world, TopicRelay(topic), LEASE))
-    end(world.resource)
-    for path in tmp_path.glob("store.db*"):
-        path.unlink()
-    shutil.copy(tmp_path / "copy.db", file)
+    world = put_back(world, file, publisher(world, TopicRelay(topic), LEASE))
     before = topic.transactions()
-    world = relay_world(f"sqlite:///{file}", topic, lease=LEASE)
     relay = publisher(world, TopicRelay(topic), LEASE)
     assert relay.turn() > 0
     assert relay.turn() > 0
@@ -304,6 +309,52 @@ def test_a_store_that_was_put_back_stops_the_relay(
     assert topic.transactions() == [*before, *then, "orders.4.1"]
     assert listed(world) == []
     assert stored(world, "outbox_tpc_by_hand") == 1
+    end(world.resource)
+
+
+@pytest.mark.parametrize("decide", ["drop_request", "send_again"])
+def test_what_the_broker_refused_is_behind_the_line(
+    tmp_path: Path, topic: Topic, decide: str
+) -> None:
+    """Others were published before it, although they were committed later."""
+
+    def refuse(step: str, about: Any) -> None:
+        if step == "produced" and "orders" in str(about.transaction):
+            raise KeyError("authorised")
+
+    file = tmp_path / "store.db"
+    world = relay_world(f"sqlite:///{file}", topic, lease=LEASE)
+    batches(world, 1)
+    relay = publisher(world, TopicRelay(topic, refuse), LEASE)
+    all_turns(relay)
+    batches(world, 5, application="others")
+    world = put_back(world, file, relay)
+    assert topic.transactions() == ["others.5.1"]
+    relay = publisher(world, TopicRelay(topic), LEASE)
+    all_turns(relay)
+    assert [t for t, _ in listed(world)] == ["others.5.1", "orders.1.1"]
+    line = {"drop_request": "others.5.1", "send_again": "orders.1.1"}
+    getattr(world.resource, decide)(order(line[decide]))
+    all_turns(relay)
+    assert topic.transactions() == ["others.5.1", "orders.1.1"]
+    assert listed(world) == []
+    end(world.resource)
+
+
+def test_what_waits_is_listed_in_its_order_whatever_the_clock_says(
+    url: str, topic: Topic
+) -> None:
+    """A person draws the line through that list."""
+    now = [1_000_000.0]
+    world = relay_world(url, topic, lease=LEASE, clock=lambda: now[0])
+    batches(world, 1)
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    topic.position = Position()
+    for batch in (9, 10, 11):
+        batches(world, batch)
+        now[0] -= (batch == 9) * 100.0
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    assert [t for t, _ in listed(world)] == [f"orders.{n}.1" for n in (9, 10, 11)]
     end(world.resource)
 
 

@@ -307,8 +307,11 @@ class Publications(Queue):
     # --- what a person decides -------------------------------------------------------
 
     def waiting(self, connection: Connection) -> list[Waiting]:
-        """Return what is not published, in the order in which it would be."""
-        q = self.queue.c
+        """Return what is not published, in the order in which it would be.
+
+        What the broker refuses holds up nobody, so its applications are last.
+        """
+        q, refused = self.queue.c, self.refused_applications(connection)
         batch = (q.application, q.batch, q.attempt)
         rows = connection.execute(
             sa.select(*batch, sa.func.min(q.committed))
@@ -323,7 +326,7 @@ class Publications(Queue):
             left[row.application].append(row)
         ordered = []
         while left:
-            name = min(left, key=lambda name: left[name][0][3])
+            name = min(left, key=lambda name: (name in refused, left[name][0][3]))
             *batch, at = left[name].pop(0)
             ordered.append(Waiting(TransactionId(*batch), at))
             left = {name: rows for name, rows in left.items() if rows}

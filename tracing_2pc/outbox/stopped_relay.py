@@ -7,6 +7,7 @@ publication: what is before it is in.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from sqlalchemy import Connection
@@ -81,8 +82,11 @@ class StoppedRelay(Quarantine):
         last = rows.get(STOPPED, rows[CONFIRMED]).position.transaction
         latest = [TransactionId.parse(last)] if last else []
         if (stop := rows.get(STOPPED)) is not None:
+            since = 0.0
             for transaction, committed in waiting:
-                yield transaction, committed, STOPPED, stop.why
+                # They are listed by it: it rises from one to the next.
+                since = max(committed, math.nextafter(since, math.inf))
+                yield transaction, since, STOPPED, stop.why
             if not waiting:
                 yield from ((t, stop.since, STOPPED, stop.why) for t in latest)
             return
