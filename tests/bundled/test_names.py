@@ -197,8 +197,7 @@ def test_jaeger_searches_for_spans_and_attributes():
 def traceql() -> list[str]:
     """Return the manual's queries for Tempo."""
     text = (DASHBOARDS.parent / "docs" / "tracing.md").read_text(encoding="utf-8")
-    table = text.partition("| to find | TraceQL |")[2].partition("\n\n")[0]
-    return re.findall(r"`(\{.+?)` \|$", table, re.M)
+    return re.findall(r"^- .+: `(\{.+)`$", text, re.M)
 
 
 def test_tempo_is_asked_for_spans_and_attributes():

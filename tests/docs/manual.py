@@ -59,6 +59,11 @@ def rows(text: str, head: str, *, tables: int = 1) -> list[list[str]]:
     return [_cells(line) for table in found for line in table.splitlines()]
 
 
+def table_rows(text: str) -> list[str]:
+    """Return the lines of all tables, as they are written."""
+    return re.findall(r"^\|.*\|$", _FENCED.sub("", text), re.MULTILINE)
+
+
 @functools.cache
 def make_targets() -> set[str]:
     """Return the targets of the Makefile."""

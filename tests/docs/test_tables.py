@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 import yaml
-from manual import ROOT, options, page, rows, words
+from manual import ROOT, options, page, pages, rows, table_rows, words
 
 from tracing_2pc import participant
 from tracing_2pc.core import names
@@ -73,6 +73,15 @@ def test_settings():
             assert seconds(short) == value, name
         else:
             assert str(value) == default
+
+
+def test_no_code_in_a_table_has_a_bar():
+    """The site shows `\\|` as written; other viewers end the cell at a bare `|`."""
+    read = [*pages(), ("ARCHITECTURE.md", (ROOT / "ARCHITECTURE.md").read_text())]
+    lines = [(name, line) for name, text in read for line in table_rows(text)]
+    assert len(lines) > 500
+    barred = [(name, c) for name, line in lines for c in words(line) if "|" in c]
+    assert barred == []
 
 
 def test_commands():
