@@ -41,7 +41,7 @@ ASKED: Final = {
     "rotate a token": "security",
     "does it work with Delta Lake": "sink",
     "PgBouncer": "service operating",
-    "what metrics should I watch": "metrics",
+    "what metrics should I watch": "metrics faq#which-metrics",
     "upgrade without downtime": "faq#how-do-i-change-the-version upgrading",
     "too many partitions": "job faq#how-large",
     "write to two Kafka topics": "kafka",
@@ -64,6 +64,17 @@ ASKED: Final = {
     "write custom participant rest api": "faq#how-do-i-write-a-custom",
     "purge old records retention": "faq#how-much-disk operating#forget",
     "schema change new column": "faq#how-do-i-change-the-schema adding-a-column",
+    "availableNow trigger once batch": "faq#can-airflow job#",
+    "network partition after vote": "faq#what-happens-when-a-service",
+    "trace sampling rate high volume": "tracing#sampling",
+    "high availability standby coordinator failover": "faq#is-the-decision-log",
+    "stateful aggregation watermark support": "job#queries-that-keep",
+    "postgres max_prepared_transactions setting": "service runbook#tpcprepared",
+    "nats or grpc participant transport": "transports",
+    "memory requirement participant service": "faq#how-much-memory",
+    "replay dead letter messages": "faq#what-happens-to-messages",
+    "tune timeout and retries": "faq#how-do-i-change-the-timeout",
+    "remove application drop tables": "faq#how-do-i-remove retiring",
 }
 """What a user types, and which pages, or sections by how their anchors begin, answer
 it: one of them is the first hit."""
