@@ -22,12 +22,17 @@ from tracing_2pc.core.errors import (
     TwoPhaseError,
 )
 from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch import BuiltImage, SuspendedJob, launching
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import Manifest, Repository
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+
+class CrashError(Exception):
+    """The process of a launch ends here."""
 
 
 def test_image_job_and_service_change_together(world):
@@ -578,6 +583,43 @@ def test_a_late_commit_starts_nothing_twice(world):
     SuspendedJob().commit(receipt.handle)
     assert world.jobs() == {}
     assert len(world.kubelet.started) == 1
+
+
+@pytest.mark.ci
+def test_of_two_who_make_a_deleted_job_again_one_starts_it(world, monkeypatch):
+    """The other was slow: it lets go of what it has read, and of nothing newer."""
+    world.kubelet.lingering.set()
+    world.limits |= {"on_pending": "fail", "inline_tries": 1}
+    world.launch()
+    world.pushes("second")
+    with pytest.raises(CommitPendingError) as pending:
+        world.launch()
+    with contextlib.closing(open_log(world.settings.log)) as log:
+        record = log.read(TransactionId.parse(pending.value.transaction_id))
+    (receipt,) = record.chosen("launch-job")
+    name = receipt.handle["object"]["metadata"]["name"]
+    world.kubelet.cluster.delete("Job", "default", name)
+    world.kubelet.let_go()
+    make_again = SuspendedJob._create_again
+
+    def killed(*_):
+        raise CrashError
+
+    def make_again_late(*about):
+        monkeypatch.setattr(SuspendedJob, "_create_again", make_again)
+        with monkeypatch.context() as quick:
+            quick.setattr(SuspendedJob, "_note", killed)
+            with pytest.raises(CrashError):
+                SuspendedJob().commit(receipt.handle)
+        assert (name, True) in world.jobs().items()
+        try:
+            make_again(*about)
+        finally:  # it has ended, and its time to live is over
+            world.kubelet.cluster.delete("Job", "default", name)
+
+    monkeypatch.setattr(SuspendedJob, "_create_again", make_again_late)
+    SuspendedJob().commit(receipt.handle)
+    assert [started for started, _ in world.kubelet.started].count(name) == 1
 
 
 @pytest.mark.ci

@@ -216,12 +216,12 @@ class SuspendedJob:
                 started = _noted(journal, "started")
                 if started is not None and started >= transaction:
                     return
-                if item is None or "deletionTimestamp" in item["metadata"]:
-                    self._create_again(kept, item)
-                    continue
-                self._stop_before(kept, transaction)
-                failpoint("launch.before_start")
                 try:
+                    if item is None or "deletionTimestamp" in item["metadata"]:
+                        self._create_again(kept, item)
+                        continue
+                    self._stop_before(kept, transaction)
+                    failpoint("launch.before_start")
                     if not self._start(item, transaction, handle["replicas"]):
                         continue
                 except ChangedError:
@@ -318,9 +318,13 @@ class SuspendedJob:
         return "its pod is gone"
 
     def _create_again(self, kept: Object, item: Object | None) -> None:
-        """Make anew what was deleted by hand before its commit."""
+        """Make anew what was deleted by hand before its commit.
+
+        Raises:
+            ChangedError: another process may have done so, and started it.
+        """
         if item is not None:
-            self._let_go(kept)
+            self._let_go_of(item, kept, item["metadata"]["resourceVersion"])
         self.cluster.create(kept)
 
     def _start(self, item: Object, transaction: TransactionId, replicas: int) -> bool:
@@ -398,11 +402,18 @@ class SuspendedJob:
 
     def _let_go(self, item: Object) -> None:
         """Take our finalizer from an object, and no other."""
-        found = self.cluster.get(*_place(item))
-        finalizers = ((found or {}).get("metadata") or {}).get("finalizers") or []
-        if found is not None and FINALIZER in finalizers:
+        if (found := self.cluster.get(*_place(item))) is not None:
+            self._let_go_of(found, item)
+
+    def _let_go_of(
+        self, found: Object, item: Object, version: str | None = None
+    ) -> None:
+        finalizers = found["metadata"].get("finalizers") or []
+        if FINALIZER in finalizers:
             rest = [name for name in finalizers if name != FINALIZER]
-            self.cluster.patch(*_place(item), {"metadata": {"finalizers": rest}})
+            meta: Object = {"finalizers": rest}
+            meta |= {"resourceVersion": version} if version else {}
+            self.cluster.patch(*_place(item), {"metadata": meta})
 
     def _journal(self, namespace: str, application: str) -> str:
         """Return the uid of the cluster's journal of an application; make it first."""
