@@ -374,6 +374,17 @@ def test_two_operators_launch_once(world, resource):
 
 
 @pytest.mark.ci
+def test_what_another_operator_wrote_late_does_not_stay(world, resource):
+    """It had read the log before the end, slept, and was killed when it had written."""
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reached = reaches(world, "Committed")
+        late = {"status": {"phase": "Committing", "message": "waits for ledger"}}
+        assert world.kubelet.cluster.patch(KIND, "default", "totals", late, "status")
+        assert reaches(world, "Committed") == reached
+
+
+@pytest.mark.ci
 @pytest.mark.parametrize("meanwhile", ["changed", "deleted"])
 def test_what_an_operator_read_long_ago_is_not_launched(world, resource, meanwhile):
     """Another operator has launched what came after it, or taken all away."""

@@ -1,8 +1,8 @@
 """An operator: launches what resources of the kind `TransactionalSparkJob` say.
 
 It reads all of them again and again, and holds each against the decision log: what the
-newest launch was made of stands there, and how it ended. So nothing of a resource's
-status is read back, a killed operator has lost nothing, and a second one does no harm.
+newest launch was made of stands there, and how it ended. So nothing follows from a
+resource's status, a killed operator has lost nothing, and a second one does no harm.
 """
 
 from __future__ import annotations
@@ -261,10 +261,13 @@ class Operator:
             "message": why[:_LONGEST],
             "observedGeneration": meta["generation"],
         }
-        if self._told.get(meta["uid"]) == told:
+        ended = {Phase.COMMITTED, Phase.ROLLED_BACK, Phase.FAILED}
+        stands = {name: (item.get("status") or {}).get(name) for name in told}
+        # Nothing comes after an end that would write over another operator's late word.
+        is_told = phase not in ended or stands == told
+        if self._told.get(meta["uid"]) == told and is_told:
             return
         word = {Phase.COMMITTED: "True"}.get(phase, "False")
-        ended = {Phase.COMMITTED, Phase.ROLLED_BACK, Phase.FAILED}
         since = _since(record)
         condition = {
             "type": "Launched",
