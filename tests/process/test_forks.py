@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import weakref
 
 import pytest
 
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.http import time_limits
+from tracing_2pc.participant import TaggedRows
 from tracing_2pc.tracing.counted import Counted
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -65,6 +68,32 @@ def test_a_count_begins_at_nothing():
     with counted._lock:
         assert in_child(count) == 1
     assert counted.read() == {"known": 2}
+
+
+def test_a_body_has_a_time_limit():
+    """Also where the parent's limits were looked at, and strangers were read from."""
+    watch = time_limits.reading_ends_at.__self__
+
+    def read() -> int:
+        one, other = socket.socketpair()
+        with one, other, time_limits.reading_ends_at(one, 0.0) as late:
+            assert one.recv(1) == b""
+            return late.is_set() and watch.lingering.acquire(blocking=False)
+
+    with watch._lock, watch.lingering, watch.lingering:
+        assert in_child(read) == 1
+
+
+def test_a_participant_is_opened(tmp_path):
+    """Also where another thread was opening it at the fork."""
+    rows = TaggedRows(f"sqlite:///{tmp_path}/rows.db", table="orders")
+
+    def open_it() -> int:
+        rows.open()
+        return 1
+
+    with rows._opening:
+        assert in_child(open_it) == 1
 
 
 def test_a_reset_that_raises_hides_no_other():

@@ -8,7 +8,6 @@ waits for it returns. An answer can still be written.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final
 
 from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.settings import READ_WAIT
 from tracing_2pc.core.states import Refusal
 
@@ -29,7 +29,7 @@ STRANGER: Final = 0.5
 
 _TICK: Final = 0.1
 
-_lingering: Final = threading.BoundedSemaphore(2)
+_LINGERING: Final = 2
 """Threads of this process that read, at a time, bodies of callers not admitted."""
 
 
@@ -56,12 +56,13 @@ class TimedInput:
 
     def linger(self, most: int) -> None:
         """Read and drop up to `most` bytes: the stranger is to read the answer."""
-        if not self.left or not _lingering.acquire(blocking=False):
+        places = _watch.lingering
+        if not self.left or not places.acquire(blocking=False):
             return
         try:
             self._read(min(most, self.left), STRANGER)
         finally:
-            _lingering.release()
+            places.release()
 
     def hang_up(self) -> None:
         """Shut the socket, not fully read: a server would wait for the rest of it."""
@@ -82,10 +83,15 @@ class _Watch:
     """A thread that ends reads whose time is over; one for each process."""
 
     def __init__(self) -> None:
+        self._reset()
+        after_fork(self._reset)
+
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._process = 0
+        self._is_started = False
         self._some = threading.Event()
         self._reads: dict[threading.Event, tuple[float, socket.socket]] = {}
+        self.lingering = threading.BoundedSemaphore(_LINGERING)
 
     @contextlib.contextmanager
     def reading_ends_at(
@@ -107,9 +113,8 @@ class _Watch:
                 del self._reads[late]
 
     def _start(self) -> None:
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._some, self._reads = threading.Event(), {}
+        if not self._is_started:
+            self._is_started = True
             name = "tpc-time-limits"
             threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -134,4 +139,6 @@ def end_reading(client: Any) -> None:
             client.shutdown(socket.SHUT_RD)
 
 
-reading_ends_at: Final = _Watch().reading_ends_at
+_watch: Final = _Watch()
+
+reading_ends_at: Final = _watch.reading_ends_at

@@ -32,6 +32,7 @@ from sqlalchemy import Connection
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import BranchId, Carrier, Identity, TransactionId
 from tracing_2pc.core.states import BranchState, Decision, Refusal
 from tracing_2pc.participant import answers
@@ -109,10 +110,14 @@ class ParticipantEngine:
         self._journal = journal
         self._database = journal.database
         self._store = store
-        self._opening = threading.Lock()
+        self._reset()
+        after_fork(self._reset)
         self._opened = False
         self._closed = False
         self._not_ready = ""
+
+    def _reset(self) -> None:
+        self._opening = threading.Lock()
 
     def open(self) -> None:
         """Check the settings, make what is missing. Idempotent.
