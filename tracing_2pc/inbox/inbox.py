@@ -164,7 +164,9 @@ class Inbox:
             RefusalError: conflict: an id is there with other content, and nothing was
                 stored; not now: too many wait (`BusyError`), or nobody knows whether
                 it was stored: send it again.
-            SQLAlchemyError: nothing was stored: the database does not answer.
+            SQLAlchemyError: the database does not answer: send it again. Where a
+                request that shared the flush had to be stored by itself, this one may
+                be stored.
         """
         self.open()
         if also is not None:
