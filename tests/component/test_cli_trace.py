@@ -124,3 +124,30 @@ def test_a_tool_is_asked_where_this_process_reaches_it(operator, spans):
         assert view["links"] == {"jaeger": link.format(trace=TRACE)}
     operator._set("TPC_TRACE_APIS", "jaeger=http://jaeger/{trace}")
     assert "nothing in braces" in operator.err(2, "trace", "orders.7.1")
+
+
+def test_skywalkings_name_of_a_status_is_known(operator, spans):
+    """An answered request of its trace is none that had no answer."""
+    known(operator)
+    skywalking = Flask("skywalking")
+    tags = {"tpc.participant": "ledger", "http.status_code": "503"}
+    span = {
+        "segmentId": "s",
+        "spanId": 0,
+        "parentSpanId": -1,
+        "endpointName": "POST /commit",
+        "type": "Exit",
+        "startTime": 1,
+        "endTime": 2,
+        "serviceCode": "orders",
+        "isError": True,
+        "tags": [{"key": key, "value": value} for key, value in tags.items()],
+    }
+    answer = {"data": {"queryTrace": {"spans": [span]}}}
+    skywalking.post("/graphql")(lambda: answer)
+    with serving(skywalking) as url:
+        operator._set("TPC_LINKS", f"skywalking={url}/{{trace}}")
+        _, (seen,) = operator.json("trace", "orders.7.1")
+    gaps = [gap for gap in seen["gaps"] if "ledger" in gap]
+    assert gaps == [TEXTS["a span that was not kept"]]
+    assert "status 503" in seen["spans"][0]["detail"]

@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World
 from support.spark import serving
+from support.texts import texts
 from support.waiting import PATIENT
 
 from tracing_2pc.core.errors import (
@@ -23,9 +24,11 @@ from tracing_2pc.core.model import BranchId, Receipt, TransactionId, Transaction
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.inspection.trace import TraceSpan, find_gaps, trace_tree
 from tracing_2pc.outbox.queue import Request
 from tracing_2pc.participant import TaggedRows
 
+TEXTS = texts("component")
 T = TransactionId("orders", 7, 1)
 DIGEST = base64.b64encode(bytes(32)).decode()
 COMMITTING = TransactionRecord(
@@ -116,6 +119,20 @@ def test_a_server_that_fails_says_so(
         assert span.attributes["error.type"] == kind
         assert span.status.status_code is StatusCode.ERROR
         assert not span.events
+
+
+def test_a_request_without_an_answer_lacks_no_span(exported):
+    """Nothing listens there: `trace` names no participant that has kept nothing."""
+    nowhere = "http://127.0.0.1:9"
+    with pytest.raises(ParticipantUnavailableError):
+        HttpParticipant("participant", nowhere, None, PATIENT).commit(COMMITTING)
+    about = dict(only(exported(), SpanKind.CLIENT).attributes)
+    assert about["error.type"] == "ParticipantUnavailableError"
+    span = TraceSpan(
+        "t", "1", None, "POST /commit", "client", 0, 1, "", "", about, True
+    )
+    _root, gap = find_gaps(trace_tree([span], "t"), ["participant"])
+    assert gap == TEXTS["a request without an answer"]
 
 
 def test_who_is_not_admitted_is_no_error_of_the_server(tmp_path, exported):

@@ -239,8 +239,7 @@ def find_gaps(rows: Sequence[TraceRow], participants: Iterable[str]) -> list[str
     for row in own:
         name = row.span.attributes.get("tpc.participant")
         if row.span.kind == "client" and name is not None:
-            was_answered = str(row.span.attributes.get(_STATUS)) != "0"
-            told = "answered" if was_answered else "silent"
+            told = "answered" if _STATUS in row.span.attributes else "silent"
             is_kept = row.span.span_id in served
             asked.setdefault(str(name), []).append("kept" if is_kept else told)
     for name, requests in asked.items():

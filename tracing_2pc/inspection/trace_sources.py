@@ -31,6 +31,8 @@ _QUERY: Final = """query($i: ID!){ queryTrace(traceId: $i){ spans{
 segmentId spanId parentSpanId serviceCode serviceInstanceName endpointName type isError
 startTime endTime refs{ parentSegmentId parentSpanId } tags{ key value } } } }"""
 _KINDS: Final = {"Entry": "server", "Exit": "client"}
+_NAMES: Final = {"http.status_code": "http.response.status_code"}
+"""What SkyWalking names otherwise than OpenTelemetry, as far as it is asked for."""
 
 Ask: TypeAlias = Callable[[str, str], list[TraceSpan]]
 """Asks a backend, which a link leads to, for a trace.
@@ -192,7 +194,7 @@ def _of_skywalking(span: Mapping[str, Any], trace: str) -> TraceSpan:
         int(span["endTime"]) * 1_000_000,
         str(span["serviceCode"]),
         str(span.get("serviceInstanceName") or ""),
-        {tag["key"]: tag["value"] for tag in span.get("tags") or ()},
+        {_NAMES.get(t["key"], t["key"]): t["value"] for t in span.get("tags") or ()},
         bool(span["isError"]),
     )
 
