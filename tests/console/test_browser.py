@@ -33,6 +33,7 @@ from tracing_2pc.core.states import TransactionState
 CHROMIUM = shutil.which("chromium")
 SHOTS = Path(__file__).parents[2] / "build" / "console"
 EVIL = "<script>document.title='x'</script><img src=x onerror=alert(1)>\"'"
+LONGEST = f"{'a' * 40}.3.1"
 NARROW, BROAD = {"width": 390, "height": 800}, {"width": 1200, "height": 900}
 
 pytestmark = [
@@ -290,11 +291,15 @@ def tab_to(page: Any, selector: str) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [BROAD, NARROW], ids=["broad", "narrow"])
 def test_every_page_is_readable(opened, at, scheme, size, url):
-    """Contrast of all text is 4.5 or more, and nothing is wider than the window."""
+    """Contrast of all text is 4.5 or more, and nothing is wider than the window.
+
+    In a table neither, even closed ones, of an application with the longest name.
+    """
     many = at.begin(9).id
     for number in range(20):
         at.worlds["ledger"].prepare(str(many), fresh(2, f"{number}.{number}"))
     at.prepare("bookings.3.1", "ledger")
+    at.prepare(LONGEST, "ledger")
     at.time.advance(400)
     page = opened(token=None, color_scheme=scheme, viewport=size)
     name = f"{scheme}-{size['width']}"
@@ -306,7 +311,8 @@ def test_every_page_is_readable(opened, at, scheme, size, url):
     for path in (*lists, "applications/orders", "participants/ledger"):
         page.goto(f"{url}/{path}")
         check(page, size, f"{path.replace('/', '-')}-{name}")
-    for id_ in (STUCK, QUARANTINED, DONE, many, "bookings.3.1", "nobody.1.1"):
+    unknown = ("bookings.3.1", LONGEST, "nobody.1.1")
+    for id_ in (STUCK, QUARANTINED, DONE, many, *unknown):
         page.goto(f"{url}/transactions/{id_}")
         check(page, size, f"{id_}-{name}")
 
@@ -315,9 +321,21 @@ def check(page: Any, size: dict[str, int], name: str) -> None:
     page.wait_for_load_state()
     shoot(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert page.evaluate(HIDDEN) == []
     assert page.evaluate(FAINT) == []
     assert page.evaluate(CUT) == []
 
+
+HIDDEN = """() => {
+  const closed = [...document.querySelectorAll("details:not([open])")];
+  closed.forEach((e) => { e.open = true; });
+  const tables = [...document.querySelectorAll(".wide")]
+    .filter((e) => e.scrollWidth > e.clientWidth);
+  const names = tables.map((e) => e.querySelector("caption").textContent);
+  closed.forEach((e) => { e.open = false; });
+  return names;
+}"""
+"""Tables of which a part is seen only by scrolling sideways."""
 
 CUT = """() => [...document.querySelectorAll("svg text")].filter((text) => {
   const [t, s] = [text, text.ownerSVGElement].map((e) => e.getBoundingClientRect());
