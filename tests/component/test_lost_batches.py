@@ -107,6 +107,7 @@ def test_once_spark_has_gone_back_it_is_not_lost(operator):
     again = begin(at, 7)
     at.decide(again.id)
     for name in NAMES:
+        assert at.worlds[name].commit(str(again.id)).status_code == 200
         at.log.acknowledge(again.id, name)
     at.log.finish(again.id)
     assert at.log.passed() == []

@@ -104,6 +104,25 @@ def test_transactions_are_listed_newest_first(history):
     assert found[0].rows is None
 
 
+def test_the_newest_commits_are_listed(log, time):
+    """Three of each application that are finished, and were begun since."""
+    started = time.time
+    for batch in range(5):
+        for application in ("orders", "bookings") if batch < 2 else ("orders",):
+            id_ = begin(log, batch, application)
+            time.time += 1
+            decide(log, id_, Decision.ABORT if batch == 3 else Decision.COMMIT)
+            finish(log, id_)
+    unfinished = begin(log, 5)
+    decide(log, unfinished, Decision.COMMIT)
+    found = [str(record.id) for record in log.newest_commits(started)]
+    assert found == ["bookings.0.1", "bookings.1.1", "orders.2.1", "orders.4.1"]
+    found = [str(record.id) for record in log.newest_commits(time.time - 1)]
+    assert found == ["orders.4.1"]
+    time.time += 1
+    assert log.newest_commits(time.time) == []
+
+
 def test_what_a_stream_has_passed_is_listed(log):
     """While it is the newest; its cause stays on record, and is no quarantine's."""
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,8 +21,9 @@ import sqlalchemy as sa
 from support.branches import TRACE, Branch, records
 from support.databases import url
 from support.kinds import outbox_to
+from support.log_tables import copy_database
 from support.metrics import assert_of_the_registry, samples
-from support.participant import World
+from support.participant import World, end, keep
 from support.served import served
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
@@ -340,6 +342,27 @@ def test_a_check_waits_as_long_as_the_partner_says(make, partner, after):
     answers = [world.prepare(T, ids(1), once=True).status_code for _ in range(2)]
     assert answers == [503, 503 if after else 200]
     assert len(partner.bodies) == (1 if after else 2)
+
+
+@any_database
+def test_an_older_copy_sends_what_had_left_again_with_its_key(
+    url, make, partner, tmp_path
+):
+    """By it the partner knows the request; one that was committed later is not sent."""
+    database, copy = Path(sa.make_url(url).database), tmp_path / "copy.db"
+    before = make(sends=False)
+    keep(before, T, records("0.0", id=[1], text=["x"]))
+    copy_database(database, copy)
+    sending = make()
+    keep(sending, "orders.8.1", records("0.0", id=[2], text=["y"]))
+    until(lambda: len(partner.keys) == 2 and not sending.visible())
+    end(sending.resource)
+    copy_database(copy, database)
+    again = make()
+    again.resource.start()
+    until(lambda: len(partner.keys) == 3 and not again.visible())
+    assert partner.keys == [f"{T}.0.0.0", "orders.8.1.0.0.0", f"{T}.0.0.0"]
+    end(again.resource)
 
 
 @any_database

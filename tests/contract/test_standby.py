@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from functools import partial
 
 import psycopg
 import pytest
 from support.branches import ONE, OTHER
 from support.kinds import KINDS, sqlite_url, tagged_rows
-from support.participant import World, close, no_sender
+from support.participant import World, close, journal_of, no_sender
 from support.postgres import drop, standby
+from support.spark import serving
 from support.texts import texts
+from support.waiting import PATIENT
 
+from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.inspection.diagnosis import diagnose
+from tracing_2pc.inspection.survey import survey_all
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing import run_one_batch
+from tracing_2pc.testing.conformance import check_run
 
 TEXTS = texts("contract")
 FIRST, SECOND, T = "orders.0.1", "orders.1.1", "orders.2.1"
@@ -96,12 +107,12 @@ def test_after_a_failover_work_goes_on_without_a_restart(
     worlds = [kind(moving()) for kind in KINDS.values()]
     log_url = moving()
     log = open_log(log_url)
-    with standby(databases[0]) as (folder, promote):
+    with standby(databases[0]) as copy:
         for world in worlds:
             assert world.prepare(T).status_code == 200
         assert begin(log, 0) == FIRST
         address.unlink()
-        address.symlink_to(folder)  # as a name that now leads there
+        address.symlink_to(copy.folder)  # as a name that now leads there
         for url in databases:
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(_END_SESSIONS)
@@ -116,7 +127,7 @@ def test_after_a_failover_work_goes_on_without_a_restart(
         out = capsys.readouterr().out
         assert "unreadable log" in out
         assert TEXTS["read-only"] in out
-        promote()
+        copy.promote()
         assert main(["watch", "--once"]) == 0
         for world in worlds:
             assert world.commit(T, ONE).status_code == 200
@@ -126,6 +137,81 @@ def test_after_a_failover_work_goes_on_without_a_restart(
         assert begin(log, 1) == SECOND
         log.close()
     for url in databases:
+        drop(url)
+
+
+LEDGER, QUEUE, TABLE = "ledger", "notifier", "accounts"
+NAMES = dict(zip((LEDGER, QUEUE, TABLE), KINDS, strict=True))
+ROWS = [{"id": 1, "text": "x"}]
+
+
+class AnHourLater(SystemClock):
+    """By it nothing is young any more."""
+
+    def now(self) -> float:
+        return super().now() + 3600
+
+
+@pytest.mark.parametrize(
+    ("behind", "kind"),
+    [
+        pytest.param("before the votes", "lost", marks=pytest.mark.ci),
+        pytest.param("before the commit", "orphaned", marks=pytest.mark.nightly),
+    ],
+)
+def test_what_a_standby_that_was_promoted_lacks_is_found(
+    new_database, tmp_path, monkeypatch, behind, kind
+):
+    """It followed asynchronously. What was acknowledged is gone, at each participant.
+
+    The job goes on. `watch` finds it, and `check --deep` names it for each.
+    """
+    monkeypatch.setattr(Outbox, "start", no_sender)
+    address = tmp_path / "now"
+    databases = {name: new_database() for name in NAMES}
+    where = databases[LEDGER].partition("?host=")[2]
+    address.symlink_to(where)
+    moving = {n: url.replace(where, str(address)) for n, url in databases.items()}
+    log_url = f"sqlite:///{tmp_path}/log.db"
+    with contextlib.ExitStack() as stack:
+        worlds = {name: KINDS[of](moving[name]) for name, of in NAMES.items()}
+        urls = {}
+        for name, world in worlds.items():
+            stack.callback(close, world)
+            urls[name] = stack.enter_context(serving(world.app))
+        sink = ParticipantSink(urls, token=None, timeout=PATIENT)
+        log = stack.enter_context(contextlib.closing(open_log(log_url)))
+        apply = partial(run_one_batch, sink, ROWS, log=log)
+        apply(batch=0)
+        copy = stack.enter_context(standby(databases[LEDGER]))
+        decide = log.decide
+        if behind == "before the votes":
+            copy.stay_behind()
+        else:
+            behind_then = lambda *a, **k: (copy.stay_behind(), decide(*a, **k))[1]  # noqa: E731
+            monkeypatch.setattr(log, "decide", behind_then)
+        apply(batch=1)
+        monkeypatch.setattr(log, "decide", decide)
+        address.unlink()
+        address.symlink_to(copy.folder)
+        for url in databases.values():
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(_END_SESSIONS)
+        copy.promote()
+        apply(batch=2)
+        for world in worlds.values():
+            assert world.visible() == 2
+            journal_of(world).clock = AnHourLater().now
+        asked = {n: HttpParticipant(n, url, None, PATIENT) for n, url in urls.items()}
+        evidence = survey_all(log, asked, Settings(), AnHourLater(), bool)
+        (found,) = diagnose(evidence, Settings())
+        told = str(found.about), str(found.kind), found.participants
+        assert told == ("test.1.1", kind, tuple(NAMES))
+        deep = check_run(log_url, list(moving.items()))
+        assert {(one.transaction, one.participant) for one in deep} == {
+            ("test.1.1", name) for name in NAMES
+        }
+    for url in databases.values():
         drop(url)
 
 

@@ -163,6 +163,10 @@ class Service:
     database: Path
     resource: Any
 
+    @property
+    def address(self) -> str:
+        return f"sqlite:///{self.database}"
+
     def held(self) -> Counter[int]:
         """Return what its readers see, each row as often as it is there."""
         return held(self.database)

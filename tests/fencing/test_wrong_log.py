@@ -1,7 +1,8 @@
 """The log itself is wrong: empty, an old copy, somebody else's. Nothing lands twice.
 
 What the log cannot know the participants do: they refuse a batch that they have
-committed (rule 18). Each test says how an operator gets out, and does it.
+committed (rule 18). What a participant has lost, because an old copy of its database
+was put back, the log knows. Each test says how an operator gets out, and does it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import shutil
+import sqlite3
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -31,17 +33,24 @@ from support.checkpoint import Checkpoint
 from support.log_tables import copy_database
 from support.spark import numbers_of
 from support.texts import texts
-from support.waiting import AT_LAST
+from support.waiting import AT_LAST, PATIENT
 
+from tracing_2pc import Settings
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import (
     ConfigurationError,
     HeuristicError,
     ParticipantRefusedError,
 )
-from tracing_2pc.core.model import Receipt, TransactionRecord
+from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.inspection.diagnosis import diagnose
+from tracing_2pc.inspection.survey import survey_all
+from tracing_2pc.inspection.view import view_transaction
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing.conformance import check_run
 
 TEXTS = texts("fencing")
 pytestmark = pytest.mark.ci
@@ -121,9 +130,37 @@ class World:
         self.query(**query).start(batches)
         self.assert_holds(batches)
 
+    def put_back(self, name: str) -> None:
+        """Let a's database be the copy that was made of it, under its service."""
+        copy_database(self.folder / f"{name}.db", self.services.a.database)
+
+    def participants(self) -> dict[str, HttpParticipant]:
+        both = {"a": self.services.a, "b": self.services.b}
+        return {n: HttpParticipant(n, of.url, None, PATIENT) for n, of in both.items()}
+
+    def diagnosed(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Return what `watch`, `check` and the console find, an hour later."""
+        asked = self.participants()
+        evidence = survey_all(self.log(), asked, Settings(), AnHourLater(), bool)
+        assert not evidence.unreadable
+        found = diagnose(evidence, Settings())
+        return [(str(f.about), str(f.kind), f.participants) for f in found]
+
+    def contradictions(self) -> set[str]:
+        """Return what `check --deep` finds in a's journal."""
+        found = check_run(self.url("right"), [("a", self.services.a.address)])
+        return {one.transaction for one in found}
+
     def assert_quarantined(self, transaction: str, log: str) -> None:
         opened = self.log(log)
         assert state(opened, transaction) is TransactionState.QUARANTINED
+
+
+class AnHourLater(SystemClock):
+    """The clock of a machine on which nothing of this is young any more."""
+
+    def now(self) -> float:
+        return super().now() + 3600
 
 
 @pytest.fixture
@@ -322,6 +359,77 @@ def test_a_copy_from_after_a_decision(world):
     world.query().start(BATCHES + 2)
     world.goes_on(BATCHES + 3, log="middle")
     assert world.log("middle").unfinished() == []
+
+
+@pytest.mark.parametrize("batches", [BATCHES, BATCHES + 1])
+def test_an_old_copy_of_a_participant(world, batches):
+    """It lacks what it acknowledged. The query goes on, and each look says so.
+
+    Of what is read the newest three commits are; `check --deep` names all. Way out: the
+    rows of these batches, from the source or a newer copy.
+    """
+    copy_database(world.services.a.database, world.folder / "backup.db")
+    world.query().start(BATCHES + 2)
+    gone = {f"fence.{batch}.1" for batch in range(BATCHES, BATCHES + 2)}
+    assert world.diagnosed() == []
+    world.put_back("backup")
+    world.query().start(batches + 2)
+    assert {(id_, "lost", ("a",)) for id_ in gone} == {*world.diagnosed()}
+    assert world.contradictions() == gone
+    batch = TransactionId(APPLICATION, BATCHES, 1)
+    asked = world.participants()
+    view = view_transaction(world.log(), asked, batch, Settings(), AnHourLater())
+    assert TEXTS["bring back"] in [action.command for action in view.actions]
+
+
+def test_an_old_copy_of_a_participant_between_its_vote_and_the_commit(world):
+    """Its vote is gone. It acknowledges nothing; all is quarantined, and is lost.
+
+    Way out: the rows, and a person who concludes it.
+    """
+
+    class PutBack(Query):
+        def write(self, record: TransactionRecord) -> list[Receipt]:
+            copy_database(world.services.a.database, world.folder / "backup.db")
+            receipts = super().write(record)
+            world.put_back("backup")
+            return receipts
+
+    with raises(HeuristicError, "quarantined", id="fence.3.1"):
+        world.query(PutBack).start(BATCHES + 1)
+    world.assert_quarantined("fence.3.1", "right")
+    assert world.diagnosed() == [("fence.3.1", "lost", ("a",))]
+    words = ("--conclude", "mixed", "--reason", "its rows were brought back at a")
+    assert world.operator("resolve", "fence.3.1", *words, log="right") == 0
+    assert world.diagnosed() == []
+
+
+def test_a_copy_of_a_participant_from_before_a_commit(world, monkeypatch):
+    """It holds prepared what it has acknowledged as committed: an orphan.
+
+    Way out: the command that is named beside it; then each row is there once.
+    """
+
+    class BackedUp(Query):
+        def write(self, record: TransactionRecord) -> list[Receipt]:
+            receipts = super().write(record)
+            copy_database(world.services.a.database, world.folder / "backup.db")
+            return receipts
+
+    world.query(BackedUp).start(BATCHES + 1)
+    world.put_back("backup")
+    world.query().start(BATCHES + 2)
+    with contextlib.closing(sqlite3.connect(world.services.a.database)) as journal:
+        journal.execute("UPDATE numbers_tpc_branch SET since = since - 3600")
+        journal.commit()
+    assert world.diagnosed() == [("fence.3.1", "orphaned", ("a",))]
+    assert world.contradictions() == {"fence.3.1"}
+    monkeypatch.setenv("TPC_PARTICIPANTS", f"a={world.services.a.url}")
+    monkeypatch.setenv("TPC_TOKEN", "a-token-of-an-operator")
+    words = ("--at", "a", "--commit", "--reason", "the log has committed it")
+    assert world.operator("resolve", "fence.3.1", *words, log="right") == 0
+    world.assert_holds(BATCHES + 2)
+    assert (world.diagnosed(), world.contradictions()) == ([], set())
 
 
 OF_OTHERS = {

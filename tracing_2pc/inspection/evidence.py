@@ -41,6 +41,7 @@ class LogEvidence:
         refused: applications with a record that cannot be trusted: nothing is
             diagnosed of them.
         passed: what a stream has passed without a commit (`LogReader.passed`).
+        commits: the newest of each application that are finished.
     """
 
     records: Mapping[TransactionId, TransactionRecord]
@@ -52,6 +53,14 @@ class LogEvidence:
     passed: Mapping[TransactionId, TransactionRecord] = dataclasses.field(
         default_factory=dict
     )
+    commits: Mapping[TransactionId, TransactionRecord] = dataclasses.field(
+        default_factory=dict
+    )
+
+    @property
+    def finished(self) -> Mapping[TransactionId, TransactionRecord]:
+        """Records of finished transactions that were read, by their ids."""
+        return {**self.commits, **self.passed}
 
 
 def is_forgotten(transaction: TransactionId, forgotten_through: int | None) -> bool:
@@ -170,20 +179,21 @@ class Evidence:
     refused: Mapping[str, QuarantineListing] = dataclasses.field(default_factory=dict)
 
     def transactions(self, safety_interval: float) -> Iterator[TransactionEvidence]:
-        """Yield what is unfinished, oldest first, then what is passed or prepared.
+        """Yield what is unfinished, oldest first, then what is finished or prepared.
 
         Branches that are younger, by the participant's clock, are ignored.
         """
         if (log := self.log) is None:
             return
         prepared = sum_prepared(in_both_lists(self.first, self.second), safety_interval)
-        others = (prepared.keys() | log.passed.keys()) - log.records.keys()
+        finished = log.finished
+        others = (prepared.keys() | finished.keys()) - log.records.keys()
         for id_ in [*log.records, *sorted(others)]:
             if id_.application not in log.refused:
                 yield TransactionEvidence(
                     id_,
                     self.now,
-                    record=log.records.get(id_) or log.passed.get(id_),
+                    record=log.records.get(id_) or finished.get(id_),
                     closed=log.closed.get(id_),
                     deliveries=log.deliveries.get(id_, {}),
                     known=id_.application in log.forgotten_by_application,

@@ -9,6 +9,7 @@ import contextvars
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from tracing_2pc.core.access import Role
@@ -44,6 +45,9 @@ REFUSED: Final = 200
 ASKED: Final = 100
 """Transactions that participants are asked about in one round, the oldest first."""
 
+_LATELY: Final = 86_400.0
+"""Seconds for which the newest commits of an application are asked about, too."""
+
 
 def survey_all(
     log: LogReader,
@@ -55,8 +59,10 @@ def survey_all(
     """Read log and participants once. One that cannot be read stops no other.
 
     Takes little more than the request timeout for all participants: who gave no list is
-    not waited for again. Reads what is unfinished or prepared, never the rest of the
-    log. `pause` waits so many seconds, or less when it is being stopped.
+    not waited for again. Reads what is unfinished or prepared, and the newest commits
+    of each application: one that is gone at a participant was committed by a database
+    that was put back since. `pause` waits so many seconds, or less when it is being
+    stopped.
     """
     unreadable: dict[Source, str] = {}
     skews: dict[str, float] = {}
@@ -66,7 +72,7 @@ def survey_all(
         # Rule 9: the log is read after the lists, and before anything is concluded.
         first = list_prepared(participants, unreadable)
     try:
-        read = _read_log(log, first, unreadable)
+        read = _read_log(log, first, unreadable, clock.now() - _LATELY)
     except DecisionLogError as error:
         unreadable[Source(SourceKind.LOG)] = str(error)
         read = None
@@ -154,11 +160,15 @@ def survey_log(log: LogReader, participants: Iterable[str], clock: Clock) -> Evi
 
 
 def _read_log(
-    log: LogReader, lists: Lists, unreadable: dict[Source, str]
+    log: LogReader,
+    lists: Lists,
+    unreadable: dict[Source, str],
+    since: float | None = None,
 ) -> LogEvidence:
     """Read what is unfinished, and the state of what participants have listed.
 
-    An application with a record that cannot be trusted is noted as unreadable.
+    With `since` the newest commits, too, that were begun after it. An application with
+    a record that cannot be trusted is noted as unreadable.
     """
     records: dict[TransactionId, TransactionRecord] = {}
     refused: set[str] = set()
@@ -171,7 +181,9 @@ def _read_log(
             refused.add(application)
             source = Source(SourceKind.RECORDS, application=application)
             unreadable[source] = str(error)
-    passed = _read_passed(log, refused, unreadable)
+    reading = partial(_read_trusted, refused, unreadable)
+    passed = reading(log.passed)
+    commits = {} if since is None else reading(partial(log.newest_commits, since))
     branches = (branch for listing in lists.values() for branch in listing.branches)
     listed = {branch.transaction for branch in branches}
     deliveries = log.deliveries_of_unfinished()
@@ -186,14 +198,18 @@ def _read_log(
         log.clock(),
         frozenset(refused),
         passed,
+        commits,
     )
 
 
-def _read_passed(
-    log: LogReader, refused: set[str], unreadable: dict[Source, str]
+def _read_trusted(
+    refused: set[str],
+    unreadable: dict[Source, str],
+    read: Callable[[], list[TransactionRecord]],
 ) -> dict[TransactionId, TransactionRecord]:
+    """Read records; nothing where one cannot be trusted, whose application is noted."""
     try:
-        return {record.id: record for record in log.passed()}
+        return {record.id: record for record in read()}
     except DecisionLogError as error:
         if error.transaction_id is None:
             raise
@@ -206,16 +222,16 @@ def _read_passed(
 def _worth_asking(
     log: LogEvidence, before: float, now: float
 ) -> list[TransactionRecord]:
-    """Return what is decided, unfinished and not too young; oldest first, bounded.
+    """Return what is decided and not too young, the unfinished first; bounded.
 
     What was decided in the future may be old: the clock was set back.
     """
     decided = [
         record
-        for record in log.records.values()
+        for record in (*log.records.values(), *log.commits.values())
         if record.decided is not None and not before < record.decided <= now
     ]
-    return sorted(decided, key=lambda record: record.started)[:ASKED]
+    return sorted(decided, key=lambda r: (r.finished is not None, r.started))[:ASKED]
 
 
 def _answers(
@@ -243,11 +259,13 @@ def _answers(
                 continue
             try:
                 answers[record.id] = participant.show(record.id)
-                why = "it answers too slowly" if time.monotonic() > until else None
             except TwoPhaseError as error:
-                why = str(error)
-            if why is not None:
-                unreadable.setdefault(participant_source(name), why)
+                unreadable.setdefault(participant_source(name), str(error))
+                break
+            if time.monotonic() > until:
+                if record.finished is None:
+                    why = "it answers too slowly"
+                    unreadable.setdefault(participant_source(name), why)
                 break
         return answers
 

@@ -344,7 +344,7 @@ def _is_hidden(finding: Finding, evidence: Evidence) -> bool:
     on_record = id_ in log.records
     if finding.kind is DiagnosisKind.ORPHANED:
         return not on_record
-    return finding.grave and on_record
+    return finding.grave and (on_record or id_ in log.commits)
 
 
 def _carriers_of(evidence: Evidence) -> dict[TransactionId, Carrier]:
@@ -356,7 +356,7 @@ def _carriers_of(evidence: Evidence) -> dict[TransactionId, Carrier]:
     }
     if (log := evidence.log) is None:
         return carriers
-    records = [*log.records.values(), *log.passed.values()]
+    records = [*log.records.values(), *log.finished.values()]
     return carriers | {record.id: record.carrier for record in records}
 
 

@@ -241,6 +241,10 @@ class SqlLogReader:
         with self._database.reading() as connection:
             return self._change(connection).load(sql.PASSED)
 
+    def newest_commits(self, since: float) -> list[TransactionRecord]:
+        with self._database.reading() as connection:
+            return self._change(connection).load(sql.NEWEST_COMMITS, since=since)
+
     def states_of(
         self, transactions: Iterable[TransactionId]
     ) -> dict[TransactionId, TransactionState]:

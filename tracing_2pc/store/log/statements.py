@@ -388,6 +388,17 @@ PASSED: Final = sa.text("""id IN
 """)
 """Newest transactions that a stream has passed without a commit."""
 
+_NEWEST_COMMIT: Final = """
+    SELECT (SELECT one.id FROM tpc_transaction AS one
+            WHERE one.application = tpc_application.name AND one.decision = 'commit'
+            ORDER BY one.batch DESC LIMIT 1 OFFSET {}) FROM tpc_application
+"""
+NEWEST_COMMITS: Final = sa.text(
+    f"id IN ({' UNION ALL '.join(map(_NEWEST_COMMIT.format, range(3)))}) "
+    "AND state = 'committed' AND started >= :since"
+)
+"""The last three of each application, as far as they are finished."""
+
 REASON: Final = sa.text("SELECT reason FROM tpc_transaction WHERE id = :one")
 
 AUDIT_OF: Final = (
