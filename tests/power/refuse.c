@@ -1,6 +1,6 @@
 /* Preloaded: refuse one call on a file below REFUSE_BELOW, and write a dot to the
    file REFUSED then. REFUSE is "3 flush": the third fsync or fdatasync fails with EIO;
-   or "3 full": the third write fails with ENOSPC. */
+   "3 full": the third write fails with ENOSPC; or "3 filled": so do the 11 after it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -29,10 +29,13 @@ static int refuses(const char *what, int fd)
     const char *wanted = getenv("REFUSE");
     char kind[16];
     FILE *said;
-    int nth;
-    if (!wanted || sscanf(wanted, "%d %15s", &nth, kind) != 2 || strcmp(kind, what) || !below(fd))
+    int nth, last;
+    if (!wanted || sscanf(wanted, "%d %15s", &nth, kind) != 2)
         return 0;
-    if (++calls != nth)
+    last = nth + (strcmp(kind, "filled") ? 0 : 11);
+    if (strcmp(last > nth ? "full" : kind, what) || !below(fd))
+        return 0;
+    if (++calls < nth || calls > last)
         return 0;
     said = fopen(getenv("REFUSED"), "a");
     fputc('.', said);

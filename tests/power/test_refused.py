@@ -66,3 +66,40 @@ def test_what_a_disk_refuses_is_no_success(world, what, shim, tmp_path):
         faults = list(WORLDS[world].judge(disk, read_promises(folder)))
         assert faults == [], (nth, ran.stderr[-2000:])
     assert said.exists(), "no call was refused"
+
+
+AT_EACH_WRITE = ("inbox", "journal of Outbox", "journal of TaggedRows")
+MANY, EVERY = 1000, 32
+"""More writes than any of them makes; and of which a test tries each which."""
+
+FULL = ("database or disk is full", "nobody knows whether it was stored: send it again")
+"""What is raised: the second where the commit itself has failed."""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(2, EVERY + 1))],
+)
+@pytest.mark.parametrize("world", AT_EACH_WRITE)
+def test_a_disk_that_is_full_for_a_while(world, first, shim, tmp_path):
+    """At each write: each answer is true, what is raised says so, and it goes on.
+
+    A participant is asked until there is room; who stores into an inbox begins anew.
+    """
+    moments = [str(nth) for nth in range(first, MANY, EVERY)]
+    command = ["-W", "ignore", "-m", "power.worlds", world, str(tmp_path), "", *moments]
+    subprocess.run(
+        [sys.executable, *command],
+        env={**environment(), "LD_PRELOAD": str(shim)},
+        capture_output=True,
+        timeout=PATIENT,
+        check=True,
+    )
+    full = [moment for moment in moments if (tmp_path / moment / "refused").exists()]
+    assert full
+    for moment in full:
+        folder = tmp_path / moment
+        faults = [*WORLDS[world].judge(folder / DISK, read_promises(folder))]
+        assert faults == [], moment
+        error = (folder / "error").read_text()
+        assert not error or any(text in error for text in FULL), (moment, error)

@@ -1,6 +1,7 @@
 """What writes, what it promises while it does, and what must be so after any loss.
 
 python -m power.worlds WORLD FOLDER [FAULT]    write; a fault is one of `FAULTS`
+python -m power.worlds WORLD FOLDER "" N…      beside `refuse.c`: a full disk at each
 """
 
 from __future__ import annotations
@@ -456,11 +457,35 @@ FAULTS: Final[
 """Flushes left out, with the worlds in which it must be seen."""
 
 
-def main(world: str, folder: str, fault: str) -> None:
-    """Write; strace looks on."""
+def main(world: str, folder: str, fault: str, *moments: str) -> None:
+    """Write; strace looks on. With moments: so often, each in a process of its own."""
     places = FAULTS[fault][1] if fault else ()
     with _patched(*places):
-        WORLDS[world].write(Path(folder) / DISK, Marks(Path(folder)))
+        if not moments:
+            WORLDS[world].write(Path(folder) / DISK, Marks(Path(folder)))
+    for moment in moments:
+        within = Path(folder) / moment
+        if not (process := os.fork()):
+            _write_while_full(world, within, moment)
+            os._exit(0)
+        os.waitpid(process, 0)
+        if not (within / "refused").exists():
+            return  # no writer writes so often
+
+
+def _write_while_full(world: str, folder: Path, moment: str) -> None:
+    """Write to a disk that is full at that write; note what was raised, if anything."""
+    disk = folder / DISK
+    disk.mkdir(parents=True)
+    WORLDS[world].prepare(disk)
+    os.environ |= {"REFUSE": f"{moment} filled", "REFUSE_BELOW": str(disk)}
+    os.environ["REFUSED"] = str(folder / "refused")
+    error = ""
+    try:
+        WORLDS[world].write(disk, Marks(folder))
+    except BaseException as raised:  # noqa: BLE001 - it is judged elsewhere
+        error = f"{type(raised).__module__}: {type(raised).__name__}: {raised}"
+    (folder / "error").write_text(error)
 
 
 if __name__ == "__main__":
