@@ -15,12 +15,13 @@ from support.participant import World as Participant
 
 from power.worlds import _branches
 from tracing_2pc.core.errors import TwoPhaseError
+from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.sqlite import storage_faults
 
-_PAGE: Final = 512
+PAGE: Final = 512
 """Bytes: the smallest that SQLite has. Every byte of a small file is then of use."""
 
 Answers = Mapping[str, Any]
@@ -50,7 +51,7 @@ class Error(str):
 
 def _new(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript(f"PRAGMA page_size = {_PAGE}; VACUUM")
+        database.executescript(f"PRAGMA page_size = {PAGE}; VACUUM")
 
 
 class SmallLog:
@@ -102,11 +103,27 @@ class SmallLog:
             names = ("ledger", "notifier")
             begin = {"participants": names, "carrier": {}, **again}
             yield "replay", lambda: _replay(log.begin("orders", 2, **begin))
+            ids = [TransactionId("orders", batch, 2) for batch in range(3)]
+            yield "list", lambda: _listed_by(log, TransactionFilter())
+            yield "open", lambda: _listed_by(log, TransactionFilter(unfinished=True))
+            at = TransactionFilter("orders", participant="ledger")
+            yield "at ledger", lambda: _listed_by(log, at)
+            yield "states", lambda: log.states_of(ids)
+            yield "forgotten", log.forgotten_by_application
+            yield "owner", lambda: log.application_of("orders")
+            yield "waiting", lambda: [*log.deliveries_of_unfinished()]
+            yield "commits", lambda: [_of(r) for r in log.newest_commits(0.0)]
 
     def faults(self, folder: Path) -> list[str]:
         """Return what the storage check says."""
         with contextlib.closing(self._open(folder)) as log:
             return storage_faults(log._database)
+
+
+def _listed_by(log: SqlDecisionLog, chosen: TransactionFilter) -> Any:
+    """Return what a list shows that is not of one moment."""
+    rows = log.transactions(chosen)
+    return sorted((r.transaction, r.state, r.decision, r.pending) for r in rows)
 
 
 def _replay(begun: Any) -> Any:

@@ -136,7 +136,7 @@ SOME_UNFINISHED_OF: Final = _sql("""
 among what is finished."""
 
 UNFINISHED_APPLICATIONS: Final = _sql("""
-    SELECT DISTINCT application FROM tpc_transaction
+    SELECT DISTINCT application AS application FROM tpc_transaction
     WHERE finished IS NULL ORDER BY application
 """)
 
@@ -370,7 +370,9 @@ APPLICATIONS: Final = sa.text(
     "SELECT name AS name, forgotten_through AS forgotten_through "
     "FROM tpc_application ORDER BY name"
 )
-APPLICATION_OF: Final = sa.text("SELECT name FROM tpc_application WHERE query = :asked")
+APPLICATION_OF: Final = sa.text(
+    "SELECT name AS name FROM tpc_application WHERE query = :asked"
+)
 
 NOTE_LINKS: Final = _sql("""
     UPDATE tpc_transaction SET carrier = :carrier WHERE id = :one
@@ -409,8 +411,9 @@ AUDIT_OF: Final = (
 """Reads the whole audit, which has a row for each action of a person."""
 
 _SUMMARY: Final = """
-    SELECT id, application, batch, state, decision, started, decided, finished, rows,
-        reason, carrier
+    SELECT id AS id, state AS state, decision AS decision, started AS started,
+        decided AS decided, finished AS finished, rows AS rows, reason AS reason,
+        carrier AS carrier
     FROM {source} WHERE {wanted} ORDER BY batch {order}, attempt {order} LIMIT :most
 """
 _PLACE: Final = """application = :of AND batch BETWEEN :low AND :high
@@ -452,7 +455,7 @@ def last_looked_at(order: str, *wanted: str) -> sa.TextClause:
     conditions += [_WANTED[name] for name in wanted if name != "participant"]
     last = _OPPOSITE[order]
     return sa.text(
-        "SELECT id, count(*) OVER () AS looked_at FROM "  # noqa: S608 - ours alone
+        "SELECT id AS id, count(*) OVER () AS looked_at FROM "  # noqa: S608 - ours alone
         f"({_looked_at(order, ' AND '.join(conditions))}) AS looked_at "
         f"ORDER BY batch {last}, attempt {last} LIMIT 1"
     )
