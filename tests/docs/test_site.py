@@ -74,6 +74,10 @@ ASKED: Final = {
     "memory requirement participant service": "faq#how-much-memory",
     "replay dead letter messages": "faq#what-happens-to-messages",
     "tune timeout and retries": "faq#how-do-i-change-the-timeout",
+    "create tables in database first setup": "faq#which-tables",
+    "prepared transaction stuck holding locks": "faq#why-is-a-transaction-stuck runbook",
+    "micro-batch slow tune performance": "faq#why-is-my-batch-slow",
+    "no traces showing in jaeger": "faq#there-are-no-traces",
     "remove application drop tables": "faq#how-do-i-remove retiring",
 }
 """What a user types, and which pages, or sections by how their anchors begin, answer
