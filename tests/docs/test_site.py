@@ -75,7 +75,7 @@ ASKED: Final = {
     "replay dead letter messages": "faq#what-happens-to-messages",
     "tune timeout and retries": "faq#how-do-i-change-the-timeout",
     "create tables in database first setup": "faq#which-tables",
-    "prepared transaction stuck holding locks": "faq#why-is-a-transaction-stuck runbook",
+    "prepared transaction stuck holding locks": "faq#why-is-a-transaction-stuck",
     "micro-batch slow tune performance": "faq#why-is-my-batch-slow",
     "no traces showing in jaeger": "faq#there-are-no-traces",
     "remove application drop tables": "faq#how-do-i-remove retiring",
