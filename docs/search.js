@@ -45,7 +45,7 @@
 
   addEventListener("message", ({data}) => {
     if (data.data?.docs) return read(data.data.docs)
-    if (typeof data.data !== "string" || /["+:^~*-]/.test(data.data)) return asked = []  // the theme's own signs
+    if (typeof data.data !== "string" || /(^|\s)[+-]|["+:^~*]/.test(data.data)) return asked = []  // the theme's own signs
     const words = split(data.data), kept = words.filter(says)
     const sought = kept.length ? kept : words
     asked = [...new Set(sought.map(stemmed))]

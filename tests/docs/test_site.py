@@ -78,6 +78,10 @@ ASKED: Final = {
     "prepared transaction stuck holding locks": "faq#why-is-a-transaction-stuck",
     "micro-batch slow tune performance": "faq#why-is-my-batch-slow",
     "no traces showing in jaeger": "faq#there-are-no-traces",
+    "in-doubt transaction resolve manually": "faq#why-is-a-transaction operating#resolve",
+    "overhead latency per batch": "faq#how-much-slower",
+    "unit test pipeline with pytest": "faq#how-do-i-write-a-unit testing",
+    "gateway idempotency key retry": "ingest",
     "remove application drop tables": "faq#how-do-i-remove retiring",
 }
 """What a user types, and which pages, or sections by how their anchors begin, answer
