@@ -78,7 +78,7 @@ ASKED: Final = {
     "prepared transaction stuck holding locks": "faq#why-is-a-transaction-stuck",
     "micro-batch slow tune performance": "faq#why-is-my-batch-slow",
     "no traces showing in jaeger": "faq#there-are-no-traces",
-    "in-doubt transaction resolve manually": "faq#why-is-a-transaction operating#resolve",
+    "in-doubt transaction resolve manually": "faq#why-is-a-transaction operating#re",
     "overhead latency per batch": "faq#how-much-slower",
     "unit test pipeline with pytest": "faq#how-do-i-write-a-unit testing",
     "gateway idempotency key retry": "ingest",
