@@ -39,7 +39,7 @@ ASKED: Final = {
     "write parquet to s3": "sink",
     "why is my batch slow": "faq#why-is-my-batch-slow tracing",
     "rotate a token": "security",
-    "does it work with Delta Lake": "sink",
+    "does it work with Delta Lake": "sink faq#is-one-delta",
     "PgBouncer": "service operating",
     "what metrics should I watch": "metrics faq#which-metrics",
     "upgrade without downtime": "faq#how-do-i-change-the-version upgrading",
@@ -82,6 +82,9 @@ ASKED: Final = {
     "overhead latency per batch": "faq#how-much-slower",
     "unit test pipeline with pytest": "faq#how-do-i-write-a-unit testing",
     "gateway idempotency key retry": "ingest",
+    "manually resolve in-doubt transaction": "faq#why-is-a-transaction",
+    "compared with delta lake foreachBatch": "faq#is-one comparison",
+    "run driver on kubernetes restart": "platforms#kubernetes",
     "remove application drop tables": "faq#how-do-i-remove retiring",
 }
 """What a user types, and which pages, or sections by how their anchors begin, answer
