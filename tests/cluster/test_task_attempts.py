@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from cluster_job import AFTER, BEFORE
+from support.programs import freeze
 from support.waiting import until
 
 from tracing_2pc.core.states import TransactionState
@@ -36,7 +37,7 @@ def test_a_late_task_of_a_stopped_query_is_refused(world, shared_driver):
     job = world.job("late", holds=BEFORE)
     shared_driver.start(job)
     executor = world.waiting()
-    os.kill(executor, signal.SIGSTOP)
+    freeze(executor)
     try:
         shared_driver.stop(job)
         assert world.state("late.0.1") is TransactionState.ABORTED

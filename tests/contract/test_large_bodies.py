@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from support.branches import Branch
 from support.elsewhere import Holding, hold
 from support.kinds import KINDS, sqlite_url, tagged_rows, variant
 from support.participant import Upload, World, keep, rows_table
+from support.programs import freeze
 from support.telemetry import PATH
 from support.waiting import AT_LAST, until
 
@@ -132,7 +132,7 @@ def test_a_worker_that_is_stopped_in_copy(made):
     world, kind, url = made
     before = rows_there(world, url)
     with Holding(__file__, kind, url, "half") as child:
-        child.send_signal(signal.SIGSTOP)
+        freeze(child.pid)
         assert world.prepare(T, ONE).status_code == 425
         keep(world, "orders.8.1", large(rows=1))
         assert world.abort(T).status_code == 200

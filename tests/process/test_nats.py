@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from support.branches import Branch, arrow
 from support.nats import TOKEN, Instance, Nats, running
-from support.programs import ran
+from support.programs import freeze, ran
 from support.service import create_app
 from support.skywalking import certificate
 from support.spark import serving
@@ -149,9 +149,9 @@ def test_an_instance_that_is_killed_over_a_request_is_missed(node, start, tmp_pa
 def test_an_instance_that_is_frozen_between_frames_leaves_nothing(node, start):
     """The prepare is given up in its time; what was frozen drops what it had."""
     one = start("one")
-    freeze = Halfway(lambda: os.kill(one.pid, signal.SIGSTOP))
+    halfway = Halfway(lambda: freeze(one.pid))
     with pytest.raises(ParticipantUnavailableError, match="within"):
-        prepare(ledger(node, SOON), freeze)
+        prepare(ledger(node, SOON), halfway)
     two = start("two")
     os.kill(one.pid, signal.SIGCONT)
     assert two.alive()

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.branches import ONE
+from support.programs import freeze
 from support.telemetry import PATH
 from support.transports import OTHERS, TRANSPORTS
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
@@ -126,10 +127,9 @@ def test_frozen_it_is_late_and_thawed_it_answers(ledger):
     ledger.start()
     assert prepare(ledger.asked()) is Vote.COMMIT
     hasty = ledger.asked(AT_ONCE)
-    os.kill(ledger.pid, signal.SIGSTOP)
     try:
-        for process in _children(ledger.pid):
-            os.kill(process, signal.SIGSTOP)
+        for process in [ledger.pid, *_children(ledger.pid)]:
+            freeze(process)
         with pytest.raises(ParticipantUnavailableError, match="may or may not"):
             commit(hasty)
     finally:

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -16,13 +17,24 @@ from xml.etree import ElementTree
 
 import pytest
 
-from support.waiting import AT_LAST
+from support.waiting import AT_LAST, until
 
 
 def ran(command: Sequence[object], **how: Any) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, however that is; return it with what it said."""
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, check=False, **how)
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, and wait for it: until its turn comes, a thread works on."""
+
+    def has_stopped() -> bool:
+        told = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return {text.rpartition(")")[2].split()[0] for text in told} == {"T"}
+
+    os.kill(pid, signal.SIGSTOP)
+    until(has_stopped)
 
 
 _LOOK = ("-e", "trace=none", "-o", os.devnull)
