@@ -111,6 +111,7 @@ class Mixed(Place):
         super().__init__(url, log, "mixed")
         self.journals += self._databases.items()
         self._folder, self._plan, self._fed = folder, plan, 0
+        self.checkpoint = folder / "checkpoint"
         self._clock = folder / "clock"
         if plan.clocks:
             self._set_clock(0)

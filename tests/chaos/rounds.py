@@ -105,7 +105,7 @@ def _stir(
     done: Counter[str] = Counter()
     _run(world, AT_LAST, past=0)
     end = time.monotonic() + 60 * minutes
-    while (left := end - time.monotonic()) > 0 and world.committed() < world.most:
+    while (left := end - time.monotonic()) > 0 and not world.is_over():
         if done.total() >= most:
             break
         patience, seconds = deeds.moment()

@@ -16,6 +16,7 @@ from deltalake import write_deltalake
 
 from chaos import readers
 from chaos.mixed import WAYS, Plan
+from chaos.world import files_read
 
 
 def _json(folder: Path, name: str, values: list[int], *, own: bool) -> None:
@@ -90,3 +91,17 @@ def test_a_seed_draws_the_same_members_again_and_each_of_them_in_time():
     expected = {*WAYS, "parquet", "lines", "delta", "own", "RocksDB"}
     expected |= {f"b by {transport}" for transport in ("http", "grpc", "nats")}
     assert expected <= members
+
+
+def test_a_batch_of_two_files_ends_a_round(tmp_path):
+    """Spark was killed when its source had noted the second, and the batch had not."""
+    assert files_read(tmp_path) == 0
+    for folder in ("commits", "offsets"):
+        (tmp_path / folder).mkdir()
+    assert files_read(tmp_path) == 0
+    for batch, offset in enumerate([0, 2, 3]):
+        text = f'v1\n{{"batchWatermarkMs":0}}\n{{"logOffset":{offset}}}'
+        (tmp_path / "offsets" / f"{batch}").write_text(text)
+    for name in ("0", "1", ".1.crc"):
+        (tmp_path / "commits" / name).touch()
+    assert files_read(tmp_path) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import os
 import random
 import signal
@@ -40,6 +41,19 @@ _SETTINGS: Final = {
 }
 
 
+def files_read(checkpoint: Path) -> int:
+    """Count the files of committed batches, where Spark is to take one at a time.
+
+    Killed between the note of its source and its own, it takes two for a batch.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        done = [int(n) for n in os.listdir(checkpoint / "commits") if n.isdigit()]
+        if done:
+            noted = (checkpoint / "offsets" / f"{max(done)}").read_text("utf-8")
+            return int(json.loads(noted.splitlines()[-1])["logOffset"]) + 1
+    return 0
+
+
 class Place:
     """A PostgreSQL that is ours alone, what runs beside it, and who is paused.
 
@@ -52,7 +66,10 @@ class Place:
     """
 
     most = sys.maxsize
-    """Batches after which there is nothing to do any more."""
+    """Files after which there is nothing to do any more: each is a batch, or nearly."""
+
+    checkpoint: Path | None = None
+    """Of the query that reads them."""
 
     def __init__(self, url: str, log: str, application: str) -> None:
         self.services: dict[str, Service] = {}
@@ -153,6 +170,11 @@ class Place:
             self._committed = count_committed(self._log, self._application)
         return self._committed
 
+    def is_over(self) -> bool:
+        """Say whether all files are in committed batches."""
+        read = files_read(self.checkpoint) if self.checkpoint else 0
+        return max(self.committed(), read) >= self.most
+
     # --- afterwards ----------------------------------------------------------------
 
     def settle(self) -> None:
@@ -203,7 +225,7 @@ class World(Place):
         ledger, notifier, log = self._databases.values()
         super().__init__(url, log, flights.APPLICATION)
         self.journals += [("ledger", ledger), ("notifier", notifier)]
-        self._folder = folder
+        self._folder, self.checkpoint = folder, folder / "checkpoint"
         self._demo = Demo.prepare(folder, ledger, notifier)
         self._demo.log.close()
         self._fed = 0
