@@ -99,6 +99,14 @@ def test_a_column_in_other_letters_is_the_same(victim):
         assert_honest(victim.judge(victim.flipped(at, LETTER)), (name, at))
 
 
+@pytest.mark.parametrize("word", [rb"orders\.0\.2", rb"committedcommit"])
+def test_a_row_that_is_no_row_any_more_is_refused_in_a_line(victim, word):
+    """Wherever an id, a state or a decision stands, lists included."""
+    for found in re.finditer(word, victim.data):
+        for at in (found.start() + 6, found.end() - 1):
+            assert_honest(victim.judge(victim.flipped(at, 2)), (word, at))
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_column_of_another_name_is_not_read_as_a_text(victim, shard):

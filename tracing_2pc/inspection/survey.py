@@ -213,7 +213,7 @@ def _read_trusted(
     except DecisionLogError as error:
         if error.transaction_id is None:
             raise
-        application = TransactionId.parse(error.transaction_id).application
+        application = error.transaction_id.rsplit(".", 2)[0]  # it may be damaged
         refused.add(application)
         unreadable[Source(SourceKind.RECORDS, application=application)] = str(error)
         return {}

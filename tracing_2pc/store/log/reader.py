@@ -38,6 +38,7 @@ from tracing_2pc.store.log.records import (
     Change,
     cause_of,
     passed_by_of,
+    readable,
     said_in,
     state_of,
 )
@@ -136,7 +137,7 @@ class SqlLogReader:
             }
             merged = heapq.merge(
                 *(part.rows for part in parts.values()),
-                key=lambda row: row.started,
+                key=_started,
                 reverse=not chosen.open_only,
             )
             # Only now: of a hundred applications most of the rows are not shown.
@@ -186,7 +187,7 @@ class SqlLogReader:
         last = connection.execute(sql.last_looked_at(order, *wanted), asked).first()
         if last is None or last.looked_at < looked_at:
             return _Part(rows, None)
-        return _Part(rows, TransactionId.parse(last.id))
+        return _Part(rows, _id(last.id))
 
     def _batches(
         self, connection: sa.Connection, chosen: TransactionFilter, application: str
@@ -226,7 +227,7 @@ class SqlLogReader:
     ) -> dict[TransactionId, DeliveryRecord]:
         with self._database.reading() as connection:
             rows = _rows_of(connection, sql.DELIVERIES_AT, transactions, by=participant)
-            return {TransactionId.parse(r.transaction_id): _delivery(r) for r in rows}
+            return {_id(row.transaction_id): _delivery(row) for row in rows}
 
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
         by_id: dict[str, Deliveries] = defaultdict(dict)
@@ -250,7 +251,7 @@ class SqlLogReader:
     ) -> dict[TransactionId, TransactionState]:
         with self._database.reading() as connection:
             return {
-                TransactionId.parse(row.id): state_of(row.id, row.state)
+                _id(row.id): state_of(row.id, row.state)
                 for row in _rows_of(connection, sql.STATES_OF, transactions)
             }
 
@@ -337,22 +338,33 @@ def _with_participants(
     )
 
 
+def _id(text: str) -> TransactionId:
+    with readable(text):
+        return TransactionId.parse(text)
+
+
+def _started(row: Any) -> float:
+    with readable(row.id):
+        return float(row.started)
+
+
 def _summary(row: Any) -> TransactionSummary:
-    cause, detail = cause_of(row.reason)
-    return TransactionSummary(
-        transaction=TransactionId.parse(row.id),
-        state=state_of(row.id, row.state),
-        decision=row.decision and Decision(row.decision),
-        started=row.started,
-        decided=row.decided,
-        finished=row.finished,
-        rows=row.rows,
-        reason=_reason(row),
-        passed_by=passed_by_of(row.reason),
-        cause=cause,
-        detail=detail,
-        carrier=carrier_from_json(row.carrier),
-    )
+    with readable(row.id):
+        cause, detail = cause_of(row.reason)
+        return TransactionSummary(
+            transaction=TransactionId.parse(row.id),
+            state=TransactionState(row.state),
+            decision=row.decision and Decision(row.decision),
+            started=row.started,
+            decided=row.decided,
+            finished=row.finished,
+            rows=row.rows,
+            reason=_reason(row),
+            passed_by=passed_by_of(row.reason),
+            cause=cause,
+            detail=detail,
+            carrier=carrier_from_json(row.carrier),
+        )
 
 
 def _reason(row: Any) -> str | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -397,9 +398,20 @@ def state_of(id_: str, state: str) -> TransactionState:
     Raises:
         DecisionLogError: there is no such state.
     """
-    try:
+    with readable(id_):
         return TransactionState(state)
-    except ValueError:
+
+
+@contextlib.contextmanager
+def readable(id_: str) -> Iterator[None]:
+    """Refuse a row that is read without its record, and is no such row any more.
+
+    Raises:
+        DecisionLogError: instead of what its damaged values have raised.
+    """
+    try:
+        yield
+    except (TypeError, ValueError):
         raise _damaged(id_) from None
 
 
