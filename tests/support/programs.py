@@ -30,8 +30,12 @@ def freeze(pid: int) -> None:
     """Stop a process, and wait for it: until its turn comes, a thread works on."""
 
     def has_stopped() -> bool:
-        told = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/stat")]
-        return {text.rpartition(")")[2].split()[0] for text in told} == {"T"}
+        states = set()
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended
+                told = (thread / "stat").read_text()
+                states.add(told.rpartition(")")[2].split()[0])
+        return states == {"T"}
 
     os.kill(pid, signal.SIGSTOP)
     until(has_stopped)
