@@ -58,25 +58,22 @@ def read(file: Path) -> Results:
     if not file.exists():
         return Results()
     lines = [json.loads(text) for text in file.read_text().splitlines()]
-    runs = [line["run"] for line in lines if "run" in line]
-    numbered, last, run = [], dict[str, int](), -1
+    runs: list[Line] = []
+    measured: dict[str, tuple[int, list[Line]]] = {}  # by which run, the last
     for line in lines:
-        run += "run" in line
-        if name := _name(line):
-            numbered.append((run, line))
-            last[name] = run
-    for run, about in enumerate(runs):  # a family that came to its end now
-        last |= {
-            name: max(run, last.get(name, 0)) for name in about.get("families", ())
-        }
-    kept = [line for run, line in numbered if run == last[_name(line)]]
+        if "run" in line:
+            runs.append(line["run"])
+            for family in line["run"].get("families", ()):
+                measured.pop(family, None)  # it had not come to its end
+        else:
+            run, name = len(runs) - 1, _name(line)
+            if measured.get(name, (-1,))[0] != run:
+                measured[name] = run, []
+            measured[name][1].append(line)
+    kept = [line for _, some in measured.values() for line in some]
     named = [
-        list(
-            dict.fromkeys(
-                _name(one) for at, one in numbered if at == run == last[_name(one)]
-            )
-        )
-        for run in range(len(runs))
+        [name for name, (run, _) in measured.items() if run == later]
+        for later in range(len(runs))
     ]
     return Results(
         runs[0] if runs else None,
