@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -123,7 +124,8 @@ class SmallLog:
 def _listed_by(log: SqlDecisionLog, chosen: TransactionFilter) -> Any:
     """Return what a list shows that is not of one moment."""
     rows = log.transactions(chosen)
-    return sorted((r.transaction, r.state, r.decision, r.pending) for r in rows)
+    asked = operator.attrgetter("transaction", "state", "decision", "pending", "untold")
+    return sorted(map(asked, rows))
 
 
 def _replay(begun: Any) -> Any:

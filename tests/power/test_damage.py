@@ -107,6 +107,26 @@ def test_a_row_that_is_no_row_any_more_is_refused_in_a_line(victim, word):
             assert_honest(victim.judge(victim.flipped(at, 2)), (word, at))
 
 
+ZERO = 3
+"""The bit that makes a NULL the number zero, which SQLite's own check cannot see."""
+
+
+@pytest.mark.parametrize("victim", ["log"], indirect=True)
+def test_what_was_not_there_is_not_read_as_zero(victim):
+    """No one is left out of who is waited for, and no one was told a part only."""
+    nulls = [
+        found.start() - before
+        for found in re.finditer(
+            rb"(?:orders\.2|other\.1)\.2(?:ledger|notifier)", victim.data
+        )
+        for before in range(1, 12)
+        if victim.data[found.start() - before] == 0
+    ]
+    assert nulls
+    for at in nulls:
+        assert_honest(victim.judge(victim.flipped(at, ZERO)), at)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_column_of_another_name_is_not_read_as_a_text(victim, shard):

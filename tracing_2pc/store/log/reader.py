@@ -37,6 +37,7 @@ from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.records import (
     Change,
     cause_of,
+    is_time,
     passed_by_of,
     readable,
     said_in,
@@ -372,4 +373,9 @@ def _reason(row: Any) -> str | None:
 
 
 def _delivery(row: Any) -> DeliveryRecord:
-    return DeliveryRecord(*_values_of_delivery(row))
+    with readable(row.transaction_id):
+        delivery = DeliveryRecord(*_values_of_delivery(row))
+        times = is_time(delivery.acknowledged) and is_time(delivery.given_up)
+        if not times or row.untold == 0:
+            raise ValueError(delivery)
+        return delivery

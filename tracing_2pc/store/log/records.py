@@ -42,9 +42,6 @@ _ABORTED: Final = "aborted"
 """Begins the `reason` of an abort, before its cause and what is known of that; any
 other reason is that of a quarantine."""
 
-_EPOCH: Final = 1.0
-"""Seconds: what one bit makes of a NULL. Nothing was acknowledged then."""
-
 _DECIDE: Final = {
     Decision.COMMIT: TransactionEvent.DECIDE_COMMIT,
     Decision.ABORT: TransactionEvent.DECIDE_ABORT,
@@ -379,17 +376,21 @@ def _record(
         if str(record.id) == row.id and checksum_of(record) == row.checksum:
             # What is stored by itself is not in it: no single bit makes it so.
             is_final = record.state in FINAL
-            times = [d.acknowledged for d in deliveries if d.acknowledged is not None]
             decided = (record.decided is not None) == (record.decision is not None)
             if (
                 decided
                 and is_final == (record.finished is not None)
-                and all(time > _EPOCH for time in times)
+                and all(is_time(d.acknowledged) for d in deliveries)
             ):
                 return record
     except (TypeError, ValueError):
         pass  # not even readable: refused like any other mismatch
     raise _damaged(row.id)
+
+
+def is_time(stored: float | None) -> bool:
+    """Whether it is no time, or one that no damaged bit has made of a NULL."""
+    return stored is None or stored > schema.EPOCH
 
 
 def state_of(id_: str, state: str) -> TransactionState:

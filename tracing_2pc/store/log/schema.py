@@ -102,6 +102,15 @@ audit: Final = sa.Table(
     sa.Column("after", sa.Text),
 )
 
+EPOCH: Final = 1.0
+"""Seconds: one bit of a damaged file makes it of a NULL. Nothing happened then."""
+
+
+def is_null(time: sa.ColumnElement[float | None]) -> sa.ColumnElement[bool]:
+    """Whether nothing was stored, also where a bit of it is damaged now."""
+    return time.is_(None) | (time <= EPOCH)
+
+
 _COMMITTED: Final = sa.text("decision = 'commit'")
 _UNFINISHED: Final = sa.text("finished IS NULL")
 # Rule 18: a batch commits once, whatever the code does.

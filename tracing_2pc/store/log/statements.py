@@ -277,7 +277,7 @@ def acknowledge_last(dialect: str) -> Writes:
     others = (
         sa.exists()
         .where(d.c.transaction_id == one, d.c.participant.not_in(_BY))
-        .where(d.c.acknowledged.is_(None), d.c.given_up.is_(None))
+        .where(schema.is_null(d.c.acknowledged), schema.is_null(d.c.given_up))
     )
     finish = (
         t.update()
@@ -498,7 +498,8 @@ OUTSTANDING_OF: Final = (
     sa.select(schema.delivery)
     .where(
         schema.delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
-        sa.text("(acknowledged IS NULL OR untold IS NOT NULL)"),
+        schema.is_null(schema.delivery.c.acknowledged)
+        | schema.delivery.c.untold.is_not(None),
     )
     .order_by(schema.delivery.c.transaction_id, schema.delivery.c.position)
 )
