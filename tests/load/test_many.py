@@ -57,7 +57,8 @@ def test_a_day_of_batches(batches, url, tmp_path, new_database):
     early, late = slice(LOOKS // 4, LOOKS // 2 + 1), slice(LOOKS // 2 + 1, LOOKS)
     for what in ("sockets", "files", "threads"):
         before, after = ([getattr(u, what) for u in taken[p]] for p in (early, late))
-        assert max(after) <= max(before) + 2, (what, taken)
+        # The least: answers under way at one look hold some, a leak is in each.
+        assert min(after) <= max(before) + 2, (what, taken)
     memory = [[one.memory for one in taken[part]] for part in (early, late)]
     assert max(memory[1]) < 1.1 * max(memory[0]), taken
     for before, after in zip(
