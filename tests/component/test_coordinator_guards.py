@@ -13,6 +13,7 @@ from support.protocol import World, raising
 from support.texts import texts
 
 from tracing_2pc.core.errors import (
+    AbortedError,
     CommitPendingError,
     ContractError,
     DecisionLogError,
@@ -269,6 +270,22 @@ def test_a_log_that_lost_the_record_has_not_forgotten_it(world, older):
     assert world.run_batch(1) is True
     assert world.log.read(dataclasses.replace(FIRST, batch=1)) is None
     assert (world.in_doubt(), world.visible()) == (0, 8)
+
+
+def test_a_log_that_lost_the_record_before_its_decision_is_named(world, older):
+    """Neither a newer run nor a timeout has ended it: the error says so."""
+
+    def put_back(record: TransactionRecord) -> list[Receipt]:
+        receipts = list(world.write(record))
+        copy_database(older.copy, older.of)
+        return receipts
+
+    copy_database(older.of, older.copy)
+    with pytest.raises(AbortedError, match=TEXTS["gone from the log"]):
+        world.run_batch(0, write=put_back)
+    assert (world.a.committed, world.b.committed) == ({}, {})
+    assert world.run_batch(0, run="run-2") is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
 def test_a_log_that_says_abort_after_all_is_not_taken_for_done(world, older):

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Final
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
@@ -43,6 +44,15 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.protocol.votes import check_votes, raise_if_refused
 
 Receipts = Sequence[Receipt]
+
+_ABORTED: Final = (
+    "was decided abort before its votes were in: a newer run took over, or it ran out "
+    "of time"
+)
+_GONE: Final = (
+    "is not in the decision log any more, which was put back to an older copy, or has "
+    "forgotten what a newer run aborted"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,8 +292,8 @@ class Coordinator:
         # Rule 15: the answer of the log counts, not what was asked for.
         if decided is None or stands is not Decision.COMMIT:
             raise AbortedError(
-                f"{record.id} was decided abort before its votes were in: a newer run "
-                "took over, or it ran out of time. Nothing was committed",
+                f"{record.id} {_GONE if decided is None else _ABORTED}. "
+                "Nothing was committed",
                 transaction_id=str(record.id),
             )
         self.tracing.count_decision(decided)
