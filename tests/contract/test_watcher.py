@@ -463,7 +463,10 @@ def test_without_the_log_nothing_is_said(at, measured):
     assert measured()[heart % "ledger"] == at.time.time
 
 
-def test_a_record_that_cannot_be_trusted_is_told(at):
+@pytest.mark.parametrize(
+    "edit", ["tpc_transaction SET run = 'x'", "tpc_delivery SET acknowledged = 0"]
+)
+def test_a_record_that_cannot_be_trusted_is_told(at, edit):
     """Its application is blocked: silence about it is no good news, nor forgets any.
 
     Nothing is guessed of it; of another application everything is said.
@@ -474,7 +477,7 @@ def test_a_record_that_cannot_be_trusted_is_told(at):
     watcher = watching(at)
     before = [d for d in watcher.sweep().diagnoses if d.transaction == T]
     with at.base.durable() as connection:
-        connection.execute(sa.text("UPDATE tpc_transaction SET run = 'x'"))
+        connection.execute(sa.text(f"UPDATE {edit}"))
     sweep = watcher.sweep()
     assert list(unread(*sweep.added)) == [LOG_OF_ORDERS]
     assert str(T) in unread(*sweep.findings)[LOG_OF_ORDERS]

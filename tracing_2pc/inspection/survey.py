@@ -172,16 +172,9 @@ def _read_log(
     """
     records: dict[TransactionId, TransactionRecord] = {}
     refused: set[str] = set()
-    for application in log.unfinished_applications():
-        try:
-            records |= {record.id: record for record in log.unfinished(application)}
-        except DecisionLogError as error:
-            if error.transaction_id is None:
-                raise
-            refused.add(application)
-            source = Source(SourceKind.RECORDS, application=application)
-            unreadable[source] = str(error)
     reading = partial(_read_trusted, refused, unreadable)
+    for application in log.unfinished_applications():
+        records |= reading(partial(log.unfinished, application), application)
     passed = reading(log.passed)
     commits = {} if since is None else reading(partial(log.newest_commits, since))
     branches = (branch for listing in lists.values() for branch in listing.branches)
@@ -206,6 +199,7 @@ def _read_trusted(
     refused: set[str],
     unreadable: dict[Source, str],
     read: Callable[[], list[TransactionRecord]],
+    application: str | None = None,
 ) -> dict[TransactionId, TransactionRecord]:
     """Read records; nothing where one cannot be trusted, whose application is noted."""
     try:
@@ -213,9 +207,9 @@ def _read_trusted(
     except DecisionLogError as error:
         if error.transaction_id is None:
             raise
-        application = error.transaction_id.rsplit(".", 2)[0]  # it may be damaged
-        refused.add(application)
-        unreadable[Source(SourceKind.RECORDS, application=application)] = str(error)
+        name = application or error.transaction_id.rsplit(".", 2)[0]  # or damaged
+        refused.add(name)
+        unreadable[Source(SourceKind.RECORDS, application=name)] = str(error)
         return {}
 
 

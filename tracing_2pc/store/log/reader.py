@@ -236,7 +236,8 @@ class SqlLogReader:
             sql.UNFINISHED, self._database.asking_engine.dialect.name
         )
         for row in self._ask(sql.load_parts(schema.delivery, condition)):
-            by_id[row.transaction_id][row.participant] = _delivery(row)
+            # One that is damaged is refused with its record: the others are read.
+            by_id[row.transaction_id][row.participant] = _unchecked(row)
         return by_id
 
     def passed(self) -> list[TransactionRecord]:
@@ -374,8 +375,11 @@ def _reason(row: Any) -> str | None:
 
 def _delivery(row: Any) -> DeliveryRecord:
     with readable(row.transaction_id):
-        delivery = DeliveryRecord(*_values_of_delivery(row))
-        times = is_time(delivery.acknowledged) and is_time(delivery.given_up)
+        times = is_time(row.acknowledged) and is_time(row.given_up)
         if not times or row.untold == 0:
-            raise ValueError(delivery)
-        return delivery
+            raise ValueError(row)
+        return _unchecked(row)
+
+
+def _unchecked(row: Any) -> DeliveryRecord:
+    return DeliveryRecord(*_values_of_delivery(row))
