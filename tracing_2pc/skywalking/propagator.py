@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import threading
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage, trace
@@ -44,8 +43,8 @@ CALLER: Final = contexts.create_key("tpc-sw8")
 
 _OPENTELEMETRY_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _processor: SkyWalkingProcessor | None = None
-_counting: Final = threading.Lock()
 _malformed = 0
+"""Counted without a lock, which a fork could copy while it is held."""
 
 
 def use(processor: SkyWalkingProcessor | None) -> None:
@@ -151,8 +150,7 @@ def _read(values: list[str] | None) -> Sw8 | None:
         return None
     caller = parse_sw8(values[0]) if len(values) == 1 else None
     if caller is None:
-        with _counting:
-            _malformed += 1
+        _malformed += 1
     return caller
 
 
