@@ -252,7 +252,8 @@ def judge(store: Any, folder: Path, truth: Answers) -> Damage:
         found.pop("visible", None)  # less was committed
     others = {q: a for q, a in found.items() if a not in (truth.get(q), errors.get(q))}
     wrong = [f"{question}: {answer}" for question, answer in others.items()]
-    unclear = [a for a in errors.values() if a.startswith("unclear")]
+    # Nobody else uses the file: a lock that is waited for was not given back.
+    unclear = [a for a in errors.values() if a.startswith("unclear") or "lock" in a]
     decided = [q for q, a in others.items() if a and q.startswith("read")]
     decided = [q for q in decided if others[q][:3] != truth[q][:3]]
     return Damage(wrong, unclear, decided, reported)

@@ -70,6 +70,19 @@ def test_a_flipped_bit_is_no_other_decision(victim):
         assert_honest(victim.judge(victim.flipped(at, bit)), (at, bit))
 
 
+HIGHEST = 7
+"""The bit that makes a letter a part of no text."""
+
+
+def test_who_is_refused_gives_the_lock_back(victim):
+    """A column cannot be read as text: who writes next does not wait for nobody."""
+    texts = re.compile(rb"[0-9a-f]{64}|traceparent")
+    starts = [found.start() for found in texts.finditer(victim.data)]
+    assert starts
+    for at in starts:
+        assert_honest(victim.judge(victim.flipped(at, HIGHEST)), at)
+
+
 LETTER = 5
 """The bit that makes a small letter a large one, of the same name to SQLite."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
 import time
@@ -84,6 +85,12 @@ def open_sqlite(
             if (why := _damage(error)) is not None:
                 raise not_now(why) from None
             raise sa.exc.OperationalError("", {}, error) from None
+
+    @sa.event.listens_for(engine, "invalidate")
+    def give_the_lock_back(connection: sqlite3.Connection, *_: object) -> None:
+        # Closed in the middle of a read, SQLite keeps it until the cursor is collected.
+        with contextlib.suppress(sqlite3.Error):
+            connection.rollback()
 
     _follow(path, engine)
     leave_where(engine, _reason_to_leave)
