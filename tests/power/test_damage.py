@@ -120,6 +120,18 @@ def test_a_row_that_is_no_row_any_more_is_refused_in_a_line(victim, word):
             assert_honest(victim.judge(victim.flipped(at, 2)), (word, at))
 
 
+VERSION = rb"\x04(\t)M#[0-9a-f]{32}tagged_rows"
+"""The row that says whose tables they are, and the kind of the version in it: 1."""
+
+
+@pytest.mark.parametrize("victim", ["journal"], indirect=True)
+@pytest.mark.parametrize("bit", range(8))
+def test_a_version_that_is_no_number_is_named(victim, bit):
+    """Where the tables are opened, in one line."""
+    (found,) = re.finditer(VERSION, victim.data)
+    assert_honest(victim.judge(victim.flipped(found.start(1), bit)), bit)
+
+
 ZERO = 3
 """The bit that makes a NULL the number zero, which SQLite's own check cannot see."""
 

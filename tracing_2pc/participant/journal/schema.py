@@ -103,7 +103,8 @@ class Tables:
         """Make what is missing. The caller excludes other creators.
 
         Raises:
-            ConfigurationError: a newer release made them, or another kind of resource.
+            ConfigurationError: a newer release made them, or another kind of resource;
+                or they are damaged.
         """
         self.metadata.create_all(connection)
         self._add_columns(connection)
@@ -111,6 +112,11 @@ class Tables:
         if row is None:
             made = {"version": VERSION, "journal": uuid.uuid4().hex, "kind": self.kind}
             connection.execute(self.schema.insert().values(made))
+        elif not isinstance(row.version, int):
+            raise ConfigurationError(
+                f"{self.schema.name} is damaged: it has version {row.version!r}. "
+                "Restore its database"
+            )
         elif row.version > VERSION:
             raise ConfigurationError(
                 f"{self.schema.name} has version {row.version}, this tracing_2pc knows "
