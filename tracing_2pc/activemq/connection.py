@@ -43,37 +43,26 @@ class BrokerError(TwoPhaseError):
 
 @dataclasses.dataclass(frozen=True)
 class Delivery:
-    """A message as it was delivered.
+    """A message as it was delivered."""
 
-    Args:
-        headers: with those of STOMP.
-        body: as it was sent.
-    """
-
-    headers: Headers
-    body: bytes
+    headers: Headers  # with those of STOMP
+    body: bytes  # as it was sent
 
 
 @dataclasses.dataclass(frozen=True)
 class Brokers:
     """Where a broker may be, and how it is asked; the first that answers is taken.
 
-    Args:
-        addresses: `host:port` of its connectors for STOMP, separated by commas.
-        user: for brokers that ask for one.
-        password: a reference, `env:NAME` or `file:PATH`.
-        ca: a file with certificates: TLS, with brokers that one of them vouches for.
-        timeout: seconds that an answer may take.
-
     Raises:
         ConfigurationError: no such addresses, or a password that is no reference.
     """
 
-    addresses: str
-    user: str | None = None
-    password: str | None = None
+    addresses: str  # `host:port` of its connectors for STOMP, separated by commas
+    user: str | None = None  # for brokers that ask for one
+    password: str | None = None  # a reference, `env:NAME` or `file:PATH`
+    # A file with certificates: TLS, with brokers that one of them vouches for.
     ca: str | None = None
-    timeout: float = 10.0
+    timeout: float = 10.0  # seconds that an answer may take
 
     def __post_init__(self) -> None:
         if self.addresses.startswith("failover:"):

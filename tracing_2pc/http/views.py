@@ -88,19 +88,12 @@ def open_or_warn(make_tables: Callable[[], object], of: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Views:
-    """Routes of one blueprint.
+    """Routes of one blueprint."""
 
-    Args:
-        gate: who is admitted.
-        name: of the blueprint and, in traces, of the service.
-        trust_inbound: go on with the trace that a request brings.
-        measured: the gauges of what is served.
-    """
-
-    gate: Gate
-    name: str
-    trust_inbound: bool
-    measured: Measured
+    gate: Gate  # who is admitted
+    name: str  # of the blueprint and, in traces, of the service
+    trust_inbound: bool  # go on with the trace that a request brings
+    measured: Measured  # the gauges of what is served
     started: dict[str, object] = dataclasses.field(
         default_factory=dict, init=False, repr=False
     )

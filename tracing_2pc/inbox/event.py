@@ -53,17 +53,11 @@ class NewEvent:
 
 
 class Stored(NamedTuple):
-    """Where an event is.
+    """Where an event is."""
 
-    Args:
-        id: its own.
-        position: in the inbox; positions rise, with gaps nowhere.
-        is_new: it was not there before.
-    """
-
-    id: str
-    position: int
-    is_new: bool
+    id: str  # its own
+    position: int  # in the inbox; positions rise, with gaps nowhere
+    is_new: bool  # it was not there before
 
 
 class Offset(NamedTuple):
@@ -80,23 +74,14 @@ class Offset(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """An event as it is kept.
+    """An event as it is kept."""
 
-    Args:
-        position: in the inbox.
-        id: its producer's.
-        producer: who sent it, by its token's name.
-        body: JSON, as it was written.
-        at: Unix seconds at which it was taken.
-        carrier: its trace context.
-    """
-
-    position: int
-    id: str
-    producer: str
-    body: str
-    at: float
-    carrier: Carrier
+    position: int  # in the inbox
+    id: str  # its producer's
+    producer: str  # who sent it, by its token's name
+    body: str  # JSON, as it was written
+    at: float  # Unix seconds at which it was taken
+    carrier: Carrier  # its trace context
 
 
 def digest_of(content: Any) -> str:

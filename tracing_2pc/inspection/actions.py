@@ -40,21 +40,16 @@ class NextStep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Action:
-    """What a person can do.
-
-    Args:
-        safe: it can only do what is decided, or what the log's rules allow.
-        cost: what is lost or kept busy by it, a line each.
-        wanted: what `resolve` is asked for: commit, abort, conclude or give up; None
-            for another command.
-        at: the participant where it is done, or that is given up; None for the log.
-    """
+    """What a person can do."""
 
     command: str
-    safe: bool
+    safe: bool  # it can only do what is decided, or what the log's rules allow
     effect: str
-    cost: tuple[str, ...] = ()
+    cost: tuple[str, ...] = ()  # what is lost or kept busy by it, a line each
+    # What `resolve` is asked for: commit, abort, conclude or give up; None for another
+    # command.
     wanted: str | None = None
+    # The participant where it is done, or that is given up; None for the log.
     at: str | None = None
 
 

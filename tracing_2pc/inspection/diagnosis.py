@@ -98,29 +98,18 @@ FINDING_TEXT: Final[Mapping[Kind, str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a person should know, as every face says it.
+    """Something that a person should know, as every face says it."""
 
-    Args:
-        about: a transaction, or what could not be read or is not as it must be.
-        kind: the diagnosis of a transaction, or what else it is.
-        severity: how soon a person should look.
-        participants: at which of them, in the record's order.
-        since: Unix seconds by our clock; 0 where only that it is so now is known.
-        age: seconds since then, when it was found.
-        verdict: of a diagnosis: what is safe.
-        why: the evidence, in plain words.
-        cure: what mends it.
-    """
-
+    # A transaction, or what could not be read or is not as it must be.
     about: TransactionId | Source
-    kind: Kind
-    severity: Severity
-    participants: tuple[str, ...]
-    since: float
-    age: float
-    verdict: Verdict | None
-    why: str
-    cure: str = ""
+    kind: Kind  # the diagnosis of a transaction, or what else it is
+    severity: Severity  # how soon a person should look
+    participants: tuple[str, ...]  # at which of them, in the record's order
+    since: float  # Unix seconds by our clock; 0 where only that it is so now is known
+    age: float  # seconds since then, when it was found
+    verdict: Verdict | None  # of a diagnosis: what is safe
+    why: str  # the evidence, in plain words
+    cure: str = ""  # what mends it
 
     @property
     def transaction(self) -> TransactionId:

@@ -31,28 +31,23 @@ from tracing_2pc.inspection.participants import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """What the log had, read after the first lists and before the second ones.
+    """What the log had, read after the first lists and before the second ones."""
 
-    Args:
-        records: of unfinished transactions, as are `deliveries`.
-        closed: the state of finished transactions that were in a list.
-        forgotten_by_application: of every application that the log knows.
-        clock: the log's, by which deadlines are judged.
-        refused: applications with a record that cannot be trusted: nothing is
-            diagnosed of them.
-        passed: what a stream has passed without a commit (`LogReader.passed`).
-        commits: the newest of each application that are finished.
-    """
-
+    # Of unfinished transactions, as are `deliveries`.
     records: Mapping[TransactionId, TransactionRecord]
     deliveries: Mapping[TransactionId, Mapping[str, DeliveryRecord]]
+    # The state of finished transactions that were in a list.
     closed: Mapping[TransactionId, TransactionState]
+    # Of every application that the log knows.
     forgotten_by_application: Mapping[str, int | None]
-    clock: float
+    clock: float  # the log's, by which deadlines are judged
+    # Applications with a record that cannot be trusted: nothing is diagnosed of them.
     refused: frozenset[str] = frozenset()
+    # What a stream has passed without a commit (`LogReader.passed`).
     passed: Mapping[TransactionId, TransactionRecord] = dataclasses.field(
         default_factory=dict
     )
+    # The newest of each application that are finished.
     commits: Mapping[TransactionId, TransactionRecord] = dataclasses.field(
         default_factory=dict
     )
@@ -94,33 +89,24 @@ def oldest(prepared: PreparedByParticipant) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionEvidence:
-    """All that is known of one transaction.
-
-    Args:
-        now: our clock, for the log's times.
-        record: what the log holds; of a finished one only where it was asked for.
-        closed: its state in the log, if it is finished.
-        known: the log knows its application.
-        prepared: by participant, only from lists that were whole, twice.
-        answers: what participants that were asked about it have answered.
-        standstill: seconds for which it was watched without a step, whatever the
-            clocks are set to.
-        clock: the log's, by which deadlines are judged.
-        passed: a stream has passed its batch, and has not gone back to it.
-    """
+    """All that is known of one transaction."""
 
     transaction: TransactionId
-    now: float
+    now: float  # our clock, for the log's times
+    # What the log holds; of a finished one only where it was asked for.
     record: TransactionRecord | None = None
-    closed: TransactionState | None = None
+    closed: TransactionState | None = None  # its state in the log, if it is finished
     deliveries: Mapping[str, DeliveryRecord] = dataclasses.field(default_factory=dict)
-    known: bool = True
+    known: bool = True  # the log knows its application
     forgotten_through: int | None = None
+    # By participant, only from lists that were whole, twice.
     prepared: PreparedByParticipant = dataclasses.field(default_factory=dict)
+    # What participants that were asked about it have answered.
     answers: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
+    # Seconds for which it was watched without a step, whatever the clocks are set to.
     standstill: float = 0.0
-    clock: float = 0.0
-    passed: bool = False
+    clock: float = 0.0  # the log's, by which deadlines are judged
+    passed: bool = False  # a stream has passed its batch, and has not gone back to it
 
     @property
     def forgotten(self) -> bool:
@@ -148,34 +134,27 @@ class TransactionEvidence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
-    """One round. `log` is None where the log could not be read: nothing follows.
+    """One round. `log` is None where the log could not be read: nothing follows."""
 
-    Args:
-        now: our clock, for the log's times.
-        first: what participants listed before the log was read.
-        second: what they listed after the pause.
-        answers: of single transactions, asked after the log was read.
-        unreadable: what could not be read, or not whole, and why: participants without
-            an answer, the log.
-        standstill: seconds by transaction; for which each was watched without a step.
-        participants: those with an address here.
-        skews: seconds that a participant's clock is ahead of ours.
-        descriptions: how each of them is, as far as they can be asked that.
-        refused: what partners of their outboxes did not take.
-    """
-
-    now: float
-    first: Lists
+    now: float  # our clock, for the log's times
+    first: Lists  # what participants listed before the log was read
     log: LogEvidence | None
-    second: Lists
+    second: Lists  # what they listed after the pause
+    # Of single transactions, asked after the log was read.
     answers: Mapping[TransactionId, Mapping[str, Shown]]
+    # What could not be read, or not whole, and why: participants without an answer, the
+    # log.
     unreadable: Mapping[Source, str] = dataclasses.field(default_factory=dict)
+    # Seconds by transaction; for which each was watched without a step.
     standstill: Mapping[TransactionId, float] = dataclasses.field(default_factory=dict)
-    participants: Collection[str] = ()
+    participants: Collection[str] = ()  # those with an address here
+    # Seconds that a participant's clock is ahead of ours.
     skews: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # How each of them is, as far as they can be asked that.
     descriptions: Mapping[str, ParticipantDescription] = dataclasses.field(
         default_factory=dict
     )
+    # What partners of their outboxes did not take.
     refused: Mapping[str, QuarantineListing] = dataclasses.field(default_factory=dict)
 
     def transactions(self, safety_interval: float) -> Iterator[TransactionEvidence]:

@@ -30,18 +30,12 @@ from tracing_2pc.inspection.survey import survey_all
 
 
 class Orphan(NamedTuple):
-    """A transaction that is prepared, and that no record of the log can finish.
-
-    Args:
-        held: what is prepared, by participant.
-        old: it was in doubt for `orphan_after`, by a participant's clock.
-        why: why no record can.
-    """
+    """A transaction that is prepared, and that no record of the log can finish."""
 
     transaction: TransactionId
-    held: PreparedByParticipant
-    old: bool
-    why: str
+    held: PreparedByParticipant  # what is prepared, by participant
+    old: bool  # it was in doubt for `orphan_after`, by a participant's clock
+    why: str  # why no record can
 
     @property
     def age(self) -> float:
@@ -56,25 +50,19 @@ class Orphan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionList:
-    """A list at one time.
+    """A list at one time."""
 
-    Args:
-        at: when it was made, in Unix seconds.
-        unfinished: oldest first, at most `MOST`.
-        finished: newest first.
-        lost: what a stream has passed without a commit; in no other list.
-        orphans: oldest first; by branches that are older than `safety_interval`.
-        deliveries: of unfinished transactions, by id and by participant.
-        findings: all that is wrong, whatever the filters of transactions let through,
-            but for what is of another application only.
-    """
-
-    at: float
-    unfinished: tuple[TransactionSummary, ...]
-    finished: tuple[TransactionSummary, ...]
+    at: float  # when it was made, in Unix seconds
+    unfinished: tuple[TransactionSummary, ...]  # oldest first, at most `MOST`
+    finished: tuple[TransactionSummary, ...]  # newest first
+    # What a stream has passed without a commit; in no other list.
     lost: tuple[TransactionSummary, ...]
+    # Oldest first; by branches that are older than `safety_interval`.
     orphans: tuple[Orphan, ...]
+    # Of unfinished transactions, by id and by participant.
     deliveries: Mapping[str, Mapping[str, DeliveryRecord]]
+    # All that is wrong, whatever the filters of transactions let through, but for what
+    # is of another application only.
     findings: tuple[Finding, ...]
 
 

@@ -82,19 +82,14 @@ class SourceKind(Word):
 
 
 class Source(NamedTuple):
-    """Something that is read, and may fail to be.
+    """Something that is read, and may fail to be."""
 
-    Args:
-        kind: `SCOPE` is a participant that lists one application only, because our
-            token is bound to that; `OUTBOX` is what one has of an application, and
-            `RECORDS` are an application's in the log.
-        participant: its name; empty for what is none.
-        application: of `SCOPE`, `OUTBOX` and `RECORDS`.
-    """
-
+    # `SCOPE` is a participant that lists one application only, because our token is
+    # bound to that; `OUTBOX` is what one has of an application, and `RECORDS` are an
+    # application's in the log.
     kind: SourceKind
-    participant: str = ""
-    application: str = ""
+    participant: str = ""  # its name; empty for what is none
+    application: str = ""  # of `SCOPE`, `OUTBOX` and `RECORDS`
 
     def __str__(self) -> str:
         words = {
@@ -186,30 +181,24 @@ class ParticipantReport:
     """One participant's answer about one transaction, or why there is none.
 
     Times are corrected to our clock, as far as it goes.
-
-    Args:
-        state: None where it could not be read.
-        branches: the first `BRANCHES` of them; `of` is how many there are.
-        rows: in those that are prepared or committed.
-        holds: what it keeps busy.
-        skew: seconds that its clock is ahead of ours; None if it did not say.
-        oldest: seconds for which its oldest branch is in doubt, by its own clock.
-        error: why it could not be read.
-        own_sink: it is a sink of the job's own, so that only the job can ask it.
-        answer: all that it answered, by its own clock.
     """
 
     participant: str
-    state: ParticipantState | None = None
+    state: ParticipantState | None = None  # None where it could not be read
+    # The first `BRANCHES` of them; `of` is how many there are.
     branches: tuple[HeldBranch, ...] = ()
     of: int = 0
-    rows: int = 0
+    rows: int = 0  # in those that are prepared or committed
     resolved_by_hand: bool = False
-    holds: Holds = dataclasses.field(default_factory=Holds)
+    holds: Holds = dataclasses.field(default_factory=Holds)  # what it keeps busy
+    # Seconds that its clock is ahead of ours; None if it did not say.
     skew: float | None = None
+    # Seconds for which its oldest branch is in doubt, by its own clock.
     oldest: float | None = None
-    error: str | None = None
+    error: str | None = None  # why it could not be read
+    # It is a sink of the job's own, so that only the job can ask it.
     own_sink: bool = False
+    # All that it answered, by its own clock.
     answer: Shown | None = dataclasses.field(default=None, repr=False)
 
     @property

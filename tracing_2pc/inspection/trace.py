@@ -78,26 +78,16 @@ class TraceSpan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TraceRow:
-    """A span in its place in the tree.
-
-    Args:
-        depth: 0 for what has no parent here.
-        offset: seconds from the first span of its trace; clocks of hosts differ.
-        lasted: seconds.
-        meaning: what it is, in words; empty for a span that is not ours.
-        detail: what its attributes say, in a line.
-        orphaned: its parent is not here.
-        linked: it is in another trace, which links to this one.
-    """
+    """A span in its place in the tree."""
 
     span: TraceSpan
-    depth: int
-    offset: float
-    lasted: float
-    meaning: str
-    detail: str
-    orphaned: bool = False
-    linked: bool = False
+    depth: int  # 0 for what has no parent here
+    offset: float  # seconds from the first span of its trace; clocks of hosts differ
+    lasted: float  # seconds
+    meaning: str  # what it is, in words; empty for a span that is not ours
+    detail: str  # what its attributes say, in a line
+    orphaned: bool = False  # its parent is not here
+    linked: bool = False  # it is in another trace, which links to this one
 
     @property
     def words(self) -> str:
@@ -120,23 +110,15 @@ class TraceRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TraceView:
-    """A transaction's trace, as far as it was found.
+    """A transaction's trace, as far as it was found."""
 
-    Args:
-        trace: its id; None if it is not known.
-        source: who had the spans; empty if nobody.
-        rows: as a tree, each child below its parent, in the order of time.
-        gaps: what is not there, and where that is seen.
-        notes: who was asked in vain.
-        known: whether anybody knows of it, as far as all could be asked.
-    """
-
-    trace: str | None
-    source: str
+    trace: str | None  # its id; None if it is not known
+    source: str  # who had the spans; empty if nobody
+    # As a tree, each child below its parent, in the order of time.
     rows: tuple[TraceRow, ...]
-    gaps: tuple[str, ...]
-    notes: tuple[str, ...]
-    known: bool
+    gaps: tuple[str, ...]  # what is not there, and where that is seen
+    notes: tuple[str, ...]  # who was asked in vain
+    known: bool  # whether anybody knows of it, as far as all could be asked
 
     @property
     def services(self) -> str:

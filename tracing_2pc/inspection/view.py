@@ -96,57 +96,42 @@ def is_to_be_replayed(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionView:
-    """One transaction at one time. Times are Unix seconds by our clock.
-
-    Args:
-        known: the log knows its application.
-        forgotten: at or below forgotten_through: a record may have been dropped.
-        state: in the log; None without a record, as is all up to `trace`.
-        decision: None while there is none, too.
-        run: the life of the query that began it.
-        trace: its id; None where nothing was traced.
-        reason: why it was quarantined, if it ever was.
-        receipts: the first `RECEIPTS` that a commit keeps, one per branch and
-            participant; none once a later batch is committed.
-        receipts_of: how many there are, about so many branches as `branches_of`.
-        rows: that a commit names, in all branches.
-        cause: why it was aborted, as a word of `CAUSES`; None where that is not known.
-        detail: of that: at which step who answered or raised what; in a line.
-        near: the attempts at its batch before and after it, as far as on record.
-        findings: what is wrong with it, and which participants could not be read.
-        left_alone: why nothing is diagnosed of what looks wrong.
-        next: what comes by itself.
-        actions: what a person may do.
-    """
+    """One transaction at one time. Times are Unix seconds by our clock."""
 
     transaction: TransactionId
     at: float
-    known: bool
-    forgotten: bool
+    known: bool  # the log knows its application
+    forgotten: bool  # at or below forgotten_through: a record may have been dropped
     forgotten_through: int | None
+    # In the log; None without a record, as is all up to `trace`.
     state: TransactionState | None
-    decision: Decision | None
-    run: str | None
+    decision: Decision | None  # None while there is none, too
+    run: str | None  # the life of the query that began it
     started: float | None
     decided: float | None
     finished: float | None
-    trace: str | None
-    reason: str | None
+    trace: str | None  # its id; None where nothing was traced
+    reason: str | None  # why it was quarantined, if it ever was
+    # Why it was aborted, as a word of `CAUSES`; None where that is not known.
     cause: str | None
-    detail: str | None
+    detail: str | None  # of that: at which step who answered or raised what; in a line
+    # The attempts at its batch before and after it, as far as on record.
     near: tuple[Attempt, ...]
     deliveries: tuple[DeliveryRecord, ...]
+    # The first `RECEIPTS` that a commit keeps, one per branch and participant; none
+    # once a later batch is committed.
     receipts: tuple[Receipt, ...]
-    receipts_of: int
+    receipts_of: int  # how many there are, about so many branches as `branches_of`
     branches_of: int
-    rows: int
+    rows: int  # that a commit names, in all branches
     audit: tuple[AuditEntry, ...]
     participants: tuple[ParticipantReport, ...]
+    # What is wrong with it, and which participants could not be read.
     findings: tuple[Finding, ...]
-    left_alone: tuple[str, ...]
+    left_alone: tuple[str, ...]  # why nothing is diagnosed of what looks wrong
     timeline: tuple[TimelineEvent, ...]
-    next: tuple[NextStep, ...]
-    actions: tuple[Action, ...]
+    next: tuple[NextStep, ...]  # what comes by itself
+    actions: tuple[Action, ...]  # what a person may do
 
     @property
     def unread(self) -> tuple[str, ...]:

@@ -31,27 +31,17 @@ _LOGGED: Final = 16
 
 @dataclasses.dataclass(frozen=True)
 class LaunchFile:
-    """What is launched together.
+    """What is launched together."""
 
-    Args:
-        name: of the job, as it stands in its `metadata`.
-        plan: the job, its check, and what its containers are told.
-        build: the image, if it is built; None where the job names one that is there.
-        participants: services that take part, by name.
-        record: the one row that each of them gets.
-        timeout: seconds after which what is not decided is rolled back.
-        digest: of the file's meaning: white space and comments do not count.
-        uid: of the resource that it is read from, where it is one.
-    """
-
-    name: str
-    plan: Plan
+    name: str  # of the job, as it stands in its `metadata`
+    plan: Plan  # the job, its check, and what its containers are told
+    # The image, if it is built; None where the job names one that is there.
     build: Build | None
-    participants: Mapping[str, str]
-    record: Mapping[str, Any]
-    timeout: float
-    digest: str
-    uid: str = ""
+    participants: Mapping[str, str]  # services that take part, by name
+    record: Mapping[str, Any]  # the one row that each of them gets
+    timeout: float  # seconds after which what is not decided is rolled back
+    digest: str  # of the file's meaning: white space and comments do not count
+    uid: str = ""  # of the resource that it is read from, where it is one
 
     @classmethod
     def read(cls, path: str | Path) -> LaunchFile:

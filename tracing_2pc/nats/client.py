@@ -45,11 +45,9 @@ class NatsParticipant(HttpParticipant):
     An exchange begins with a question to the name, which any instance answers: with a
     subject of its own, which the rest goes to. Nothing of the request is sent before an
     instance has shown that it knows our token, and which journal it has.
-
-    Args:
-        credentials: reference to what the NATS server asks for; it goes to the tasks.
     """
 
+    # Reference to what the NATS server asks for; it goes to the tasks.
     credentials: str | None = dataclasses.field(default_factory=_credentials)
 
     def __post_init__(self) -> None:

@@ -37,15 +37,12 @@ def name_of(key: bytes) -> str:
 
 
 class Seal(NamedTuple):
-    """How the frames of one exchange, in one direction, are made and checked.
+    """How the frames of one exchange, in one direction, are made and checked."""
 
-    Args:
-        key: None where the caller has no token; then anybody may have made a frame.
-        context: who speaks, and both sides' random numbers: a frame of another
-            exchange, or of the other side, does not fit.
-    """
-
+    # None where the caller has no token; then anybody may have made a frame.
     key: bytes | None
+    # Who speaks, and both sides' random numbers: a frame of another exchange, or of the
+    # other side, does not fit.
     context: str
 
     def write(self, head: Mapping[str, Any], data: bytes = b"") -> bytes:

@@ -79,29 +79,20 @@ Check: TypeAlias = Callable[[], object]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Act:
-    """Something that a person may do now.
+    """Something that a person may do now."""
 
-    Args:
-        name: its word in a form: `abort`, `mixed`, `commit@ledger`, `again`.
-        title: on its button.
-        action: its command, effect and cost.
-        number: what a person types to agree, and `numbered` what that is.
-        facts: what it is done to: a term and a text each.
-        needs_reason: it is not done without one.
-        seen: what must still be so when it is done.
-        gone: why nothing is left to do; it then only tells what has become of it.
-    """
-
-    name: str
-    title: str
-    action: Action
-    number: str
+    name: str  # its word in a form: `abort`, `mixed`, `commit@ledger`, `again`
+    title: str  # on its button
+    action: Action  # its command, effect and cost
+    number: str  # what a person types to agree, and `numbered` what that is
     numbered: str
     run: Run
     check: Check = lambda: None
+    # What it is done to: a term and a text each.
     facts: tuple[tuple[str, str], ...] = ()
-    needs_reason: bool = True
-    seen: tuple[object, ...] = ()
+    needs_reason: bool = True  # it is not done without one
+    seen: tuple[object, ...] = ()  # what must still be so when it is done
+    # Why nothing is left to do; it then only tells what has become of it.
     gone: str = ""
 
     @property

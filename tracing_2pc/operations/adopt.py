@@ -44,25 +44,18 @@ class Orphan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Adoption:
-    """What was read of an application, and what follows for the log.
-
-    Args:
-        transaction: the attempt at the next batch that somebody has committed; else the
-            newest that somebody knows, with attempt 0 where nobody knows one.
-        participants: that have anything of the application.
-        committed: those of them that have committed the transaction.
-        answers: what each participant holds of each attempt at the next batch.
-        doubts: what a person must look into first.
-    """
+    """What was read of an application, and what follows for the log."""
 
     application: str
     checkpoint: Checkpoint
+    # The attempt at the next batch that somebody has committed; else the newest that
+    # somebody knows, with attempt 0 where nobody knows one.
     transaction: TransactionId
-    participants: tuple[str, ...]
-    committed: tuple[str, ...]
-    answers: Attempts
+    participants: tuple[str, ...]  # that have anything of the application
+    committed: tuple[str, ...]  # those of them that have committed the transaction
+    answers: Attempts  # what each participant holds of each attempt at the next batch
     orphans: tuple[Orphan, ...]
-    doubts: tuple[str, ...]
+    doubts: tuple[str, ...]  # what a person must look into first
 
     @property
     def is_split(self) -> bool:

@@ -42,20 +42,13 @@ class ShownSetting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check has found.
-
-    Args:
-        log: what its database is like; None where it cannot be read.
-        unfinished: transactions by state, bounded.
-        participants: in the settings' order.
-        findings: all that is wrong.
-    """
+    """What a check has found."""
 
     settings: tuple[ShownSetting, ...]
-    log: LogCondition | None
-    unfinished: Mapping[str, int]
-    participants: tuple[ParticipantDescription, ...]
-    findings: tuple[Finding, ...]
+    log: LogCondition | None  # what its database is like; None where it cannot be read
+    unfinished: Mapping[str, int]  # transactions by state, bounded
+    participants: tuple[ParticipantDescription, ...]  # in the settings' order
+    findings: tuple[Finding, ...]  # all that is wrong
 
 
 def check(settings: Settings) -> CheckResult:

@@ -55,29 +55,25 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sweep:
-    """One round of the watcher.
+    """One round of the watcher."""
 
-    Args:
-        at: when it ended; Unix seconds.
-        findings: all that is wrong now, with what cannot be read again meanwhile; the
-            gravest first.
-        added: new since the last round; `removed`: gone since then.
-        started: when each unfinished transaction was begun, by application and state,
-            as the log was last read; Unix seconds.
-        pending: seconds since the oldest commit was decided, then, by application and
-            participant that has not acknowledged it; from `LATE` on.
-        recovered: where that was asked for, what was done, and what could not be,
-            unless the sweep before had that, too.
-    """
-
-    at: float
+    at: float  # when it ended; Unix seconds
+    # All that is wrong now, with what cannot be read again meanwhile; the gravest
+    # first.
     findings: tuple[Finding, ...] = ()
+    # New since the last round; `removed`: gone since then.
     added: tuple[Finding, ...] = ()
     removed: tuple[Finding, ...] = ()
+    # When each unfinished transaction was begun, by application and state, as the log
+    # was last read; Unix seconds.
     started: Mapping[tuple[str, str], Sequence[float]] = dataclasses.field(
         default_factory=dict
     )
+    # Seconds since the oldest commit was decided, then, by application and participant
+    # that has not acknowledged it; from `LATE` on.
     pending: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+    # Where that was asked for, what was done, and what could not be, unless the sweep
+    # before had that, too.
     recovered: tuple[RecoveryResult, ...] = ()
 
     @property
@@ -98,27 +94,21 @@ class Watcher:
     A diagnosis about a participant that cannot be read now stays as it was: no answer
     is no evidence. What it remembers is only what it has reported; a restarted watcher
     reports it again.
-
-    Args:
-        participants: those that can be reached.
-        clock: for the log's times.
-        pause: waits so many seconds between the two lists.
-        recover: how to recover an application; None only diagnoses.
-        holder: name under which it takes the leases of applications.
-        steady: seconds that only grow, whatever is done to the clock.
-        succeeded: when each participant, and the log, was last read; Unix seconds.
     """
 
     log: OperatorLog
-    participants: Mapping[str, ReadableParticipant]
+    participants: Mapping[str, ReadableParticipant]  # those that can be reached
     settings: Settings
     _: dataclasses.KW_ONLY
-    clock: Clock
-    pause: Callable[[float], object]
+    clock: Clock  # for the log's times
+    pause: Callable[[float], object]  # waits so many seconds between the two lists
+    # How to recover an application; None only diagnoses.
     recover: RecoverApplication | None
-    holder: str
+    holder: str  # name under which it takes the leases of applications
+    # Seconds that only grow, whatever is done to the clock.
     steady: Callable[[], float] = time.monotonic
     last: Sweep = dataclasses.field(default_factory=lambda: Sweep(0.0), init=False)
+    # When each participant, and the log, was last read; Unix seconds.
     succeeded: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:

@@ -20,22 +20,15 @@ class PartnerAnswer(NamedTuple):
 
     Neither taken nor refused means that the same request may be taken later: there was
     no answer, or it is about something else than the record.
-
-    Args:
-        code: of the transport, for a person; 0 for no answer.
-        is_taken: the partner confirmed the request.
-        is_refused: the partner refuses this record for ever.
-        retry_after: seconds from now in which it wants to be asked nothing.
-        why: of no answer: its address, without secrets, and what happened there.
-        body: the beginning of what it said, for a person: foreign text, and no secret
-            of ours. It is kept with a request that is quarantined, and not logged.
     """
 
-    code: int
-    is_taken: bool = False
-    is_refused: bool = False
-    retry_after: float = 0.0
-    why: str = ""
+    code: int  # of the transport, for a person; 0 for no answer
+    is_taken: bool = False  # the partner confirmed the request
+    is_refused: bool = False  # the partner refuses this record for ever
+    retry_after: float = 0.0  # seconds from now in which it wants to be asked nothing
+    why: str = ""  # of no answer: its address, without secrets, and what happened there
+    # The beginning of what it said, for a person: foreign text, and no secret of ours.
+    # It is kept with a request that is quarantined, and not logged.
     body: str = ""
 
 

@@ -60,33 +60,23 @@ class Position(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Publication:
-    """One of our transactions on its way to a broker.
+    """One of our transactions on its way to a broker."""
 
-    Args:
-        position: is in the broker's transaction, beside the messages.
-        transaction: of ours; None where only the position is written.
-        carrier: its trace context.
-        messages: with all of their headers; read from the store page by page.
-        keep: is called now and then, and raises if another process has taken over.
-    """
-
-    position: Position
+    position: Position  # is in the broker's transaction, beside the messages
+    # Of ours; None where only the position is written.
     transaction: TransactionId | None
-    carrier: Carrier
+    carrier: Carrier  # its trace context
+    # With all of their headers; read from the store page by page.
     messages: Iterable[Message] = ()
+    # Is called now and then, and raises if another process has taken over.
     keep: Callable[[], None] = lambda: None
 
 
 class Readers(NamedTuple):
-    """How far those get who read what is committed.
+    """How far those get who read what is committed."""
 
-    Args:
-        through: the number of a publication: they pass it, and all before it.
-        held_back: where they do not, for too long; empty if nowhere.
-    """
-
-    through: int
-    held_back: str = ""
+    through: int  # the number of a publication: they pass it, and all before it
+    held_back: str = ""  # where they do not, for too long; empty if nowhere
 
 
 class OutlastedError(TwoPhaseError):

@@ -36,23 +36,15 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(slots=True)
 class _Waiting:
-    """An application whose first request was not taken.
+    """An application whose first request was not taken."""
 
-    Args:
-        failures: in a row, of any of its requests: the pauses grow with them.
-        resume: when it is sent something again.
-        key: of its first request.
-        tries: of that one alone, in vain.
-        faults: requests of which it was logged that they cannot even be sent.
-        why: the reason that was logged: once, until it changes.
-    """
-
-    failures: int = 0
-    resume: float = -float("inf")
-    key: str = ""
-    tries: int = 0
+    failures: int = 0  # in a row, of any of its requests: the pauses grow with them
+    resume: float = -float("inf")  # when it is sent something again
+    key: str = ""  # of its first request
+    tries: int = 0  # of that one alone, in vain
+    # Requests of which it was logged that they cannot even be sent.
     faults: set[str] = dataclasses.field(default_factory=set)
-    why: str = ""
+    why: str = ""  # the reason that was logged: once, until it changes
 
 
 class Sender(Turns):

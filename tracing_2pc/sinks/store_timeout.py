@@ -20,17 +20,12 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoreTimeout:
-    """For how long a store keeps a branch prepared; counted from begin, in seconds.
+    """For how long a store keeps a branch prepared; counted from begin, in seconds."""
 
-    Args:
-        seconds: the limit; infinite if the store keeps it for ever.
-        warn_at: the part of the limit after which each commit is warned of; None never.
-        gives_up: a recovered commit that fails after the limit is given up.
-    """
-
-    seconds: float = math.inf
+    seconds: float = math.inf  # the limit; infinite if the store keeps it for ever
+    # The part of the limit after which each commit is warned of; None never.
     warn_at: float | None = None
-    gives_up: bool = False
+    gives_up: bool = False  # a recovered commit that fails after the limit is given up
 
     @classmethod
     def of(cls, sink: Any) -> StoreTimeout:

@@ -79,45 +79,35 @@ class Held(NamedTuple):
 
 @dataclasses.dataclass
 class Journal:
-    """What one participant has on record of one application.
-
-    Args:
-        participant: as the application calls it.
-        forgotten_through: nothing is kept at or below it.
-        seals: by transaction: committed or aborted.
-        branches: by transaction and branch.
-        by_hand: transactions that a person has ended there.
-        is_exact: what it calls prepared is so.
-    """
+    """What one participant has on record of one application."""
 
     application: str
-    participant: str
-    forgotten_through: int = -1
+    participant: str  # as the application calls it
+    forgotten_through: int = -1  # nothing is kept at or below it
+    # By transaction: committed or aborted.
     seals: dict[TransactionId, str] = dataclasses.field(default_factory=dict)
+    # By transaction and branch.
     branches: dict[TransactionId, dict[BranchId, Held]] = dataclasses.field(
         default_factory=lambda: defaultdict(dict)
     )
+    # Transactions that a person has ended there.
     by_hand: set[TransactionId] = dataclasses.field(default_factory=set)
-    is_exact: bool = True
+    is_exact: bool = True  # what it calls prepared is so
 
 
 @dataclasses.dataclass
 class Log:
-    """What a decision log has on record.
+    """What a decision log has on record."""
 
-    Args:
-        records: all of them; their checksums hold.
-        forgotten_through: by application.
-        told: the same, as participants may know it: what is durable.
-        runs: the number of each run, by application and its id.
-        signed: transactions that a person has decided about.
-    """
-
+    # All of them; their checksums hold.
     records: Mapping[TransactionId, TransactionRecord]
+    # By application.
     forgotten_through: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    # The same, as participants may know it: what is durable.
     told: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    # The number of each run, by application and its id.
     runs: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
-    signed: frozenset[str] = frozenset()
+    signed: frozenset[str] = frozenset()  # transactions that a person has decided about
 
 
 def check_run(
