@@ -137,10 +137,7 @@ def _judge(
     survey: SurveySnapshot,
     now: float,
 ) -> tuple[str, BoardStatus]:
-    """Return the headline, and how the board looks.
-
-    What is worst is named: of which application, at which participant, since when.
-    """
+    """Return the headline, which names what is worst, and how the board looks."""
     waiting = [row for row in rows if row.what == _HOLDS_BACK]
     need = sum(row.rank != "normal" for row in rows) - len(waiting)
     normal = len(rows) - need

@@ -33,10 +33,7 @@ class Notice(NamedTuple):
 
 @dataclasses.dataclass
 class Session:
-    """A person's session, until a time of a clock that only grows.
-
-    `notice` is shown on the next page, once.
-    """
+    """A person's session, by a clock that only grows; `notice` is shown once."""
 
     caller: Caller
     name: str

@@ -120,10 +120,7 @@ class ConsoleState:
         self.boards.drop_all()
 
     def drop_refused(self) -> None:
-        """Have refused requests listed anew: a person has changed one.
-
-        The first page counts them anew with the next survey.
-        """
+        """Have refused requests listed anew: a person has changed one."""
         self.refused.drop_all()
         self.request.drop_all()
         self.boards.drop_all()

@@ -104,10 +104,7 @@ class Gate(Protocol):
 
 
 class LoopbackGate:
-    """Lets every process of this machine do everything, and nobody else.
-
-    A request that a proxy has passed on has no peer.
-    """
+    """Lets every process of this machine do everything, no proxy and nobody else."""
 
     def admit(self, token: str | None, peer: str | None) -> Caller:
         """Return anybody, if the peer's address is a loopback one."""

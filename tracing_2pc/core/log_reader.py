@@ -46,10 +46,7 @@ class TransactionFilter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionSummary:
-    """A transaction in a list. Not checked against its checksum: nothing is done by it.
-
-    Times are Unix seconds.
-    """
+    """A transaction in a list, not checked by its checksum. Times are Unix seconds."""
 
     transaction: TransactionId
     state: TransactionState
@@ -125,10 +122,7 @@ class LogReader(Protocol):
         """Name the application that a query is known by; None if it is not known."""
 
     def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
-        """List transactions, newest first, at most `MOST`.
-
-        Where none of them can be finished, the oldest first: the worst are not cut.
-        """
+        """List at most `MOST`, newest first; oldest first if none can be finished."""
 
     def search(self, chosen: TransactionFilter) -> TransactionPage:
         """List the same by pages, through all that is on record.

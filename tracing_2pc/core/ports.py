@@ -158,10 +158,7 @@ class DecisionLog(Protocol):
         """
 
     def unfinished_applications(self) -> list[str]:
-        """List the applications with something unfinished, sorted.
-
-        No record is looked into: one that is refused does not hide the others.
-        """
+        """List those with something unfinished, sorted; no record is looked into."""
 
     def acknowledge(
         self, transaction: TransactionId, participant: str, untold: str | None = None

@@ -184,10 +184,7 @@ class GrpcServer:
         self._pool.shutdown()
 
     def _add(self, service: str, methods: Mapping[str, tuple[Any, Any, Any]]) -> None:
-        """Serve methods, all as streams.
-
-        For the one message of a caller who sends none gRPC would wait for ever.
-        """
+        """Serve all as streams: else gRPC waits for ever for the one message."""
         handlers = {
             name: grpc.stream_unary_rpc_method_handler(
                 partial(_serve, answer), sent.FromString, received.SerializeToString

@@ -1,7 +1,4 @@
-"""The words of the participant contract, version 1: headers, digests, answers.
-
-Both sides read them here. `openapi.yaml` beside this file is the reference.
-"""
+"""The words of the participant contract, version 1; `openapi.yaml` is the reference."""
 
 from __future__ import annotations
 

@@ -66,10 +66,7 @@ class _Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The beginning of its body, for a person.
-
-        It shows no secret of ours. Bytes that are no text are counted.
-        """
+        """The beginning of its body, for a person, without our secrets."""
         text = self.body[: 8 * LONGEST_ANSWER].decode("utf-8", "replace").strip()
         strange = sum(
             c == "\ufffd" or not (c.isprintable() or c.isspace()) for c in text

@@ -1,7 +1,4 @@
-"""Payloads that are held against a JSON Schema before they are kept.
-
-The extra `tracing-2pc[event-schemas]` has what it needs.
-"""
+"""Holds payloads against a JSON Schema: the extra `tracing-2pc[event-schemas]`."""
 
 from __future__ import annotations
 

@@ -77,10 +77,7 @@ class WhoAmI(NamedTuple):
 
 
 def read_whoami(answer: object) -> WhoAmI:
-    """Read an answer of `GET /whoami`.
-
-    A measurement that is no number is left out: it is shown, and decides nothing.
-    """
+    """Read an answer of `GET /whoami`; a measurement that is no number is left out."""
     item = _typed(answer, dict)
     names = _typed(item.get("participants"), dict)
     identity = Identity(

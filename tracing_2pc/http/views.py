@@ -1,7 +1,4 @@
-"""What all routes share: who is admitted, the span, the answer, the rest of a body.
-
-A participant's are in `server.py`, a gateway's in `events.py`.
-"""
+"""What `server.py` and `events.py` share: who is admitted, the span, the answer."""
 
 from __future__ import annotations
 

@@ -255,10 +255,7 @@ class Inbox:
     def _add(
         self, connection: Connection, requests: list[Sequence[_Request]]
     ) -> tuple[list[_Answer], list[NewEvent]]:
-        """Add what is new; each request has its answer, and none fails another.
-
-        The transaction holds the head.
-        """
+        """Add what is new, under the head's lock; none fails another."""
         ids: dict[str, dict[str, None]] = {}
         for request in requests:
             for producer, event in request:

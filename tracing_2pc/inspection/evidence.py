@@ -158,10 +158,7 @@ class Evidence:
     refused: Mapping[str, QuarantineListing] = dataclasses.field(default_factory=dict)
 
     def transactions(self, safety_interval: float) -> Iterator[TransactionEvidence]:
-        """Yield what is unfinished, oldest first, then what is finished or prepared.
-
-        Branches that are younger, by the participant's clock, are ignored.
-        """
+        """Yield the unfinished, oldest first, then the rest that is not too young."""
         if (log := self.log) is None:
             return
         prepared = sum_prepared(in_both_lists(self.first, self.second), safety_interval)

@@ -140,10 +140,7 @@ def list_prepared(
 
 
 class RefusedRequests(NamedTuple):
-    """What partners did not take, by participant; one without an outbox has none.
-
-    `unreadable` are those that gave no list, and why.
-    """
+    """What partners did not take; `unreadable` are those that gave no list, and why."""
 
     listings: Mapping[str, QuarantineListing]
     unreadable: Mapping[str, str]

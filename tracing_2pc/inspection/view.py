@@ -377,10 +377,7 @@ def _timeline(
     audit: Iterable[AuditEntry],
     reports: Iterable[ParticipantReport],
 ) -> tuple[TimelineEvent, ...]:
-    """Return what happened, as log and participants tell it, in order.
-
-    Clocks differ: neighbours may have happened the other way.
-    """
+    """Return what happened, in order, as far as clocks agree."""
     events = list(_log_events(record, deliveries)) if record else []
     events += (TimelineEvent(a.at, a.who, f"{a.what}: {a.why}") for a in audit)
     for report in reports:

@@ -1,7 +1,4 @@
-"""Values whose schema is at a registry, by the serializers of Kafka's client.
-
-The extra `tracing-2pc[kafka-schemas]` has what they need.
-"""
+"""Values by a schema registry: the extra `tracing-2pc[kafka-schemas]`."""
 
 from __future__ import annotations
 

@@ -189,10 +189,7 @@ def dry_run(file: LaunchFile, log: OperatorLog) -> list[str]:
 
 
 def recovering_sinks(log: LogReader) -> Mapping[str, Participant]:
-    """Return what finishes a decided launch from its record, by name.
-
-    Nothing is opened before it is asked.
-    """
+    """Return what finishes a decided launch, by name; opens nothing until asked."""
     place_of = _place_of(log)
     image, job = BuiltImage(place_of=place_of), SuspendedJob(place_of=place_of)
     return {

@@ -1,7 +1,4 @@
-"""One repository of an OCI registry: manifests by tag and digest.
-
-Source of the routes: the OCI Distribution Specification, version 1.1.
-"""
+"""One repository of an OCI registry (OCI Distribution Specification, version 1.1)."""
 
 from __future__ import annotations
 

@@ -132,10 +132,7 @@ def partner_request_of(stored: str) -> PartnerRequest:
 
 
 def in_bulks(requests: Iterable[Request], most: int) -> Iterator[list[Request]]:
-    """Put together what can be one request: neighbours that differ in the body only.
-
-    The queue gives requests of one branch: the trace of each bulk is its records'.
-    """
+    """Put together neighbours of one branch that differ in the body only."""
 
     def common(request: Request) -> Any:
         if not request.body.startswith("["):

@@ -307,10 +307,7 @@ class Publications(Queue):
     # --- what a person decides -------------------------------------------------------
 
     def waiting(self, connection: Connection) -> list[Waiting]:
-        """Return what is not published, in the order in which it would be.
-
-        What the broker refuses holds up nobody, so its applications are last.
-        """
+        """Return what is not published, in its order; what the broker refuses last."""
         q, refused = self.queue.c, self.refused_applications(connection)
         batch = (q.application, q.batch, q.attempt)
         rows = connection.execute(

@@ -382,10 +382,7 @@ class Queue:
         return connection.scalar(sa.select(sa.exists().where(*this))) or False
 
     def take_back(self, connection: Connection, key: RequestKey) -> str | None:
-        """Take a request that was put back off its queue; return its body.
-
-        A sender that has read it already may still send it once.
-        """
+        """Take one off its queue again, return its body; it may be sent once more."""
         this = self._waiting(connection, key)
         select = sa.select(self.request.c.body).where(*this)
         body: str | None = connection.scalar(select)

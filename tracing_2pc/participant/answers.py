@@ -141,10 +141,7 @@ ANSWERS: Final = _read_table()
 
 
 def prepare(row: TransactionRow, ref: BranchRef) -> Answer | None:
-    """Answer a prepare: before its body is read, and again when its rows are written.
-
-    None means that nothing is in the way.
-    """
+    """Answer a prepare, before its body is read and after; None lets it go on."""
     if (refused := _closed(row, ref.branch)) is not None:
         return refused
     if (known := row.branches.get(ref.branch)) is None:

@@ -251,10 +251,7 @@ class ParticipantEngine:
         return answer
 
     def abort(self, order: Order) -> Answer:
-        """Abort a branch, or the whole transaction, which seals it.
-
-        It never waits for an upload. With a digest: no branch of another content.
-        """
+        """Abort all and seal, or one branch, of that digest; waits for no upload."""
         failpoint("participant.before_abort")
         answer = self._decide(
             order, lambda row: answers.abort(row, order.branch, order.digest)

@@ -1,7 +1,4 @@
-"""Whether everybody on record has voted: the condition of a commit (rule 1).
-
-What a participant answers to a prepare, its vote, is in `participant/answers.py`.
-"""
+"""Whether everybody on record has voted: the condition of a commit (rule 1)."""
 
 from __future__ import annotations
 

@@ -135,10 +135,7 @@ def check_job(sink: Sink, application: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class SinkParticipant:
-    """A hand-written sink as one participant.
-
-    `ParticipantRefusedError` is a refusal. All else that it raises means "not now".
-    """
+    """A hand-written sink. `ParticipantRefusedError` refuses, all else is "not now"."""
 
     name: str
     sink: TwoPhaseCommitSink
@@ -312,10 +309,7 @@ class Branch:
             self._sink.invoke(self._handle, record)  # type: ignore[union-attr]
 
     def prepare(self) -> tuple[Receipt, ...]:
-        """Make it durable; return the vote of each participant of the sink.
-
-        Raising is a vote to abort.
-        """
+        """Make it durable; return each participant's vote. Raising votes abort."""
         if isinstance(self._sink, DistributedSink):
             return tuple(self._sink.pre_commit(self._handle))
         # A sink that is not typed may return anything.

@@ -245,10 +245,7 @@ def exists(path: Path) -> bool:
 
 
 def touch(path: Path) -> None:
-    """Give a prepared file the time of its commit: it may be prepared for days.
-
-    Another user's file keeps its time.
-    """
+    """Give a prepared file the time of its commit; another user's keeps its own."""
     with contextlib.suppress(PermissionError):
         os.utime(path)
 

@@ -187,10 +187,7 @@ def too_long(rows: pa.RecordBatch, lengths: Mapping[str, int]) -> str | None:
 def value_fault(
     values: Mapping[str, Any], wanted: pa.Schema, lengths: Mapping[str, int]
 ) -> str | None:
-    """Say which value of a partition no task makes of the table's column, if one is.
-
-    A table that lists another is one that nobody can read.
-    """
+    """Return which value of a partition no task makes of the table's column, if any."""
     import pyarrow as pa
 
     for name, text in values.items():

@@ -1,7 +1,4 @@
-"""A job: what is written to, under which name, and with which settings.
-
-Of it a coordinator is made, by the ways into Spark and by a program without pyspark.
-"""
+"""A job: of sink, name and settings it makes a coordinator, without pyspark."""
 
 from __future__ import annotations
 
@@ -91,10 +88,7 @@ class Job:
         *,
         stream: bool = False,
     ) -> Coordinator:
-        """Return the coordinator of this job, in the process that asks for it.
-
-        `stream`: as `Coordinator`.
-        """
+        """Return this process's coordinator of this job; `stream`: as `Coordinator`."""
         participants = participants_of(self.sink)
         retry = self.retry(stopping)
         # Only the job itself can tell a decision to a sink that is no service.

@@ -82,10 +82,7 @@ def format_sw8(context: Sw8) -> str:
 
 
 def parse_correlation(value: str) -> dict[str, str]:
-    """Read an `sw8-correlation` header. Never raises.
-
-    At most three pairs of at most 128 bytes each; what is not a pair is left out.
-    """
+    """Read `sw8-correlation`: three pairs, 128 bytes each, no more. Never raises."""
     pairs: dict[str, str] = {}
     for item in _bounded(value).split(","):
         key, colon, text = item.strip().partition(":")

@@ -229,10 +229,7 @@ class Segments:
     def place_for_header(
         self, span: SpanContext
     ) -> tuple[Place, ReadableSpan | None] | None:
-        """Return a span's place for a header, and the span while it is open.
-
-        From then on its segment is sent in time, whatever becomes of the span.
-        """
+        """Return a span's place, and it while open; its segment is sent in time now."""
         with self._lock:
             segment, position = self._at(span)
             if segment is None:

@@ -300,10 +300,7 @@ class _Writer:
 
     @contextlib.contextmanager
     def _coordinator(self, shared: str | None = None) -> Iterator[Coordinator]:
-        """Yield the coordinator of this process; export its spans at the end.
-
-        `shared` names the batch, for processes that may open it at once.
-        """
+        """Yield this process's coordinator; `shared`: others may open the batch too."""
         job = self._job
         environment.apply(self._telemetry)
         lifecycle.start(job.application)

@@ -210,10 +210,7 @@ def observe(name: str, callback: Observed) -> None:
 
 
 def exposition() -> str:
-    """Return what this process measures as Prometheus reads it; empty unless started.
-
-    Its content type is `prometheus.CONTENT_TYPE`.
-    """
+    """Return what is measured as Prometheus reads it; empty unless started."""
     try:
         return _process.text()
     except Exception:  # the SDK raised

@@ -191,10 +191,7 @@ class Database(abc.ABC):
 
     @abc.abstractmethod
     def load(self, connection: Connection, table: str, records: Records) -> int:
-        """Write records; return how many rows the table has kept.
-
-        Its deferred checks are made here, and not left for the commit.
-        """
+        """Write records, with their deferred checks; return how many were kept."""
 
     def misfit(self, connection: Connection, error: Exception, batch: Any) -> str:
         """Say which value `load` cannot write, without it; of an earlier batch, too."""

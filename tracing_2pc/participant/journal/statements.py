@@ -1,7 +1,4 @@
-"""The journal's statements of every transaction, made once.
-
-SQLAlchemy takes longer to make a statement than to execute it.
-"""
+"""The journal's statements, made once: making one takes longer than executing it."""
 
 from __future__ import annotations
 

@@ -228,10 +228,7 @@ class _View:
         return self.superseded.make_index(connection.dialect.name)
 
     def _stamp(self, upload: BranchUpload, names: frozenset[str]) -> dict[str, Any]:
-        """Return the tag; and application and batch, if the table has such columns.
-
-        It keeps them when a key is given up.
-        """
+        """Return the tag, and application and batch if the table has such columns."""
         stamp: dict[str, Any] = {_TAG: upload.tag}
         if names >= set(_OWNER):
             owner = (upload.transaction.application, upload.transaction.batch)

@@ -1,7 +1,4 @@
-"""The rules of the decision log, free of any database: what may begin, what may move.
-
-Every implementation asks here, so that they cannot differ in what they refuse.
-"""
+"""The decision log's rules, free of any database: every implementation asks here."""
 
 from __future__ import annotations
 

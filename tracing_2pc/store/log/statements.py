@@ -143,10 +143,7 @@ UNFINISHED_APPLICATIONS: Final = _sql("""
 
 @functools.cache
 def load_transactions(which: sa.TextClause) -> sa.Select[Any]:
-    """Transactions with the durable forgotten_through, in batch order.
-
-    A row for each participant, in their order; one for a transaction without any.
-    """
+    """Transactions in batch order, a row for each participant, at least one."""
     t, a, d = schema.transaction, schema.application, schema.delivery
     told = a.c.durable_forgotten_through.label("forgotten_through")
     joined = t.outerjoin(a, a.c.name == t.c.application)

@@ -140,10 +140,7 @@ def put_in_dataclass(handle: object, carrier: Mapping[str, str]) -> bool:
 
 
 def carrier_in(handle: object) -> Mapping[str, str]:
-    """Return the trace context in a handle, or held beside it; empty for none.
-
-    It is a `Branch` if this process has begun it and remembers it.
-    """
+    """Return a handle's trace context; a `Branch` if this process remembers it."""
     if (held := HELD.get(id(handle))) is not None:
         return held
     try:

@@ -1,7 +1,4 @@
-"""What the environment asks of OpenTelemetry, for traces, metrics and logs.
-
-`docs/settings.md` has a row for each variable that the SDK knows.
-"""
+"""What the environment asks of OpenTelemetry; `docs/settings.md` has each variable."""
 
 from __future__ import annotations
 

@@ -276,10 +276,7 @@ def flush(seconds: float = 0.5) -> bool:
 
 
 def dropped() -> int:
-    """Return how many spans this process has lost, by each way out.
-
-    A queue was full, no collector answered, or the trace file could not be written.
-    """
+    """Return how many spans this process has lost, by each way out."""
     lost = sum(batch.dropped for batch in _process.batches)
     lost += _process.file.failed if _process.file else 0
     return lost + skywalking.dropped()

@@ -1,7 +1,4 @@
-"""Log records by OTLP, beside what the program does with them.
-
-Importing this module imports the SDK, so it is imported inside functions only.
-"""
+"""Log records by OTLP. Imports the SDK, so it is imported inside functions only."""
 
 from __future__ import annotations
 

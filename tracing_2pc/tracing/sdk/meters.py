@@ -1,7 +1,4 @@
-"""The SDK's parts for metrics: a provider of our own for each way out.
-
-Importing this module imports the SDK, so it is imported inside functions only.
-"""
+"""The SDK's parts for metrics. Imports it, so it is imported in functions only."""
 
 from __future__ import annotations
 
