@@ -294,9 +294,7 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
     def commit(self, transaction: str, keep: Callable[[], None]) -> None:
         """Commit, and wait until that is on disk, as long as the broker is there.
 
-        Args:
-            transaction: that was begun; all of it was taken.
-            keep: is called now and then; what it raises ends the wait.
+        `keep` is called now and then; what it raises ends the wait.
 
         Raises:
             BrokerError: nobody knows whether it is.

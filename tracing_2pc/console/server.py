@@ -51,11 +51,6 @@ def gate_of(listen: str, tokens_file: str | None) -> tuple[Gate, str]:
 def serve(settings: Settings, listen: str, tokens_file: str | None) -> None:
     """Serve the console until SIGTERM or Ctrl-C, which end it in a second or two.
 
-    Args:
-        settings: log, participants, thresholds.
-        listen: `address:port`.
-        tokens_file: by default that of the settings.
-
     Raises:
         ConfigurationError: an address, tokens or a log that cannot be used.
     """

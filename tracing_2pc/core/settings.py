@@ -312,10 +312,8 @@ def is_reference(text: str) -> bool:
 def read_secret(reference: str, what: str) -> str:
     """Read the secret that a reference points to, in the process that needs it.
 
-    Args:
-        reference: `env:NAME` or `file:PATH`. Anything else is taken for a literal
-            secret and refused, because closures and options are pickled by Spark.
-        what: what it is for, for the message.
+    Only `env:NAME` and `file:PATH` are taken: closures and options are pickled by
+    Spark, and a literal with them. The message says `what` it is for.
 
     Raises:
         ConfigurationError: a literal, or nothing there.

@@ -128,12 +128,8 @@ def serve_grpc(
 class GrpcServer:
     """The same inside of `with`, without a signal and without closing the resource.
 
-    Args:
-        application: as of `serve_grpc`, like the others.
-        listen: port 0 is one that is free; `url` tells it.
-        certificate: see there.
-        key: see there.
-        threads: see there.
+    Arguments and errors are those of `serve_grpc`. Port 0 is one that is free; `url`
+    tells it.
     """
 
     def __init__(

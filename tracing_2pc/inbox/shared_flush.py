@@ -38,12 +38,10 @@ class _Waiting(Generic[Item, Result]):
 
 
 class SharedFlush(Generic[Item, Result]):
-    """Stores what threads bring; the first of those who wait does it for all.
+    """Stores what threads bring, `most` at a time; the first who waits does it for all.
 
-    Args:
-        store: stores several requests in one transaction, and returns what to answer
-            to each. What it raises is raised to each.
-        most: requests that may wait.
+    `store` stores several requests in one transaction, and returns what to answer to
+    each. What it raises is raised to each.
     """
 
     def __init__(

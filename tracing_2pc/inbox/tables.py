@@ -40,11 +40,7 @@ Placed = tuple[int, str, NewEvent]
 
 
 class InboxTables:
-    """The tables of one inbox.
-
-    Args:
-        name: prefix of their names.
-    """
+    """The tables of one inbox, whose names begin with its `name`."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -89,13 +89,7 @@ class UnstableError(TwoPhaseError):
 
 
 class Broker:
-    """Topics, limits and positions.
-
-    Args:
-        servers: addresses.
-        settings: of librdkafka; with secrets.
-        timeout: seconds that a call waits.
-    """
+    """Topics, limits and positions; a call waits `timeout` seconds."""
 
     def __init__(
         self, servers: str, settings: Mapping[str, str], timeout: float
@@ -160,12 +154,7 @@ class Broker:
     ) -> Iterator[tuple[str, str]]:
         """Yield what may lose or stop what is published, each with its cure.
 
-        What the principal may not ask is left out.
-
-        Args:
-            topics: that are published to.
-            position: topic of the relay's own.
-            seconds: that a transaction may take.
+        What the principal may not ask is left out. A transaction may take `seconds`.
 
         Raises:
             KafkaException: the broker does not answer.

@@ -79,14 +79,7 @@ class _UnderWay:
 
 
 class Operator:
-    """Looks at one namespace.
-
-    Args:
-        cluster: its API server.
-        namespace: whose resources it launches.
-        log: where launches are decided.
-        settings: token and time-outs of participants.
-    """
+    """Looks at one namespace of a cluster; its launches are decided in the log."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, log: OperatorLog, settings: Settings

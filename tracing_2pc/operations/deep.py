@@ -34,10 +34,7 @@ def look_deeper(
 ) -> Iterator[Finding]:
     """Yield what is wrong with what is stored, by each check that there is.
 
-    Args:
-        settings: name the log.
-        journals: of participants.
-        traces: files with spans, as `TPC_TRACE_FILE` names them.
+    `traces` are files with spans, as `TPC_TRACE_FILE` names them.
     """
     if not settings.log:
         return  # said already

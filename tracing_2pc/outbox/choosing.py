@@ -21,13 +21,9 @@ Encode: TypeAlias = Callable[[Record, int, str], bytes]
 
 
 class Choice:
-    """Makes a message of a record.
+    """Makes a message of a record: `place` and `key` may be functions of it.
 
-    Args:
-        place: of all messages; or a function of the record that returns it.
-        key: a column, or a function that returns it.
-        headers: columns.
-        place_named: what the argument `place` is called where it is given.
+    `place_named` is what the argument `place` is called where it is given.
     """
 
     def __init__(

@@ -73,13 +73,7 @@ def key_of(transaction: TransactionId) -> RequestKey:
 
 
 class Publications(Queue):
-    """The tables of one outbox with a relay.
-
-    Args:
-        tables: the journal's: they are made together.
-        database: where they are.
-        clock: Unix seconds.
-    """
+    """The tables of one outbox with a relay."""
 
     def __init__(
         self, tables: Tables, database: Database, clock: Callable[[], float]
@@ -134,9 +128,7 @@ class Publications(Queue):
     def begin(self, holder: str, passed: Sequence[str]) -> Publication | None:
         """Begin the next publication, durably; None if nothing waits.
 
-        Args:
-            holder: of the lease.
-            passed: applications whose turn it is not, unless a person said so.
+        It is not the turn of the applications `passed`, unless a person said so.
         """
         with self._held(holder) as connection:
             rows = self._positions(connection)

@@ -56,11 +56,6 @@ class Publisher(Turns):
     is not, and is published again. Anything else means that store or broker was put
     back, or cloned: it stops, for a person. The same follows anything that a
     publication raises, because nobody knows then what became of it.
-
-    Args:
-        queue: of publications.
-        relay: which takes them.
-        lease: seconds.
     """
 
     _queue: Publications

@@ -24,12 +24,7 @@ LONGEST_BODY: Final = 2_000
 
 
 class Quarantine:
-    """Lists quarantined requests, and does with them what a person decided.
-
-    Args:
-        queue: that they come from, and return to.
-        clock: Unix seconds.
-    """
+    """Lists quarantined requests, and does with them what a person decided."""
 
     def __init__(self, queue: Queue, clock: Callable[[], float]) -> None:
         self._queue = queue

@@ -85,14 +85,9 @@ class Request:
 
 
 class Queue:
-    """The tables of one outbox.
+    """The tables of one outbox, made with the journal's; `columns` are further ones.
 
-    Args:
-        tables: the journal's: they are made together.
-        database: where they are.
-        clock: Unix seconds.
-        bulk: requests that may be sent together.
-        columns: what else the queue says of a branch.
+    `bulk` requests may be sent together; `clock` gives Unix seconds.
     """
 
     def __init__(
@@ -273,9 +268,7 @@ class Queue:
     def confirmed(self, *requests: Request, after_refusals: bool = True) -> None:
         """Drop requests that were taken; if a crash undoes it, they are sent again.
 
-        Args:
-            requests: which the partner has taken, of one application.
-            after_refusals: some may have been counted since the last one was taken.
+        All are of one application. `after_refusals`: some may have been counted since the last one was taken.
         """
         refusals = self.refusals
         of = refusals.c.application == requests[0].transaction.application
@@ -352,13 +345,9 @@ class Queue:
     def put_back(
         self, connection: Connection, key: RequestKey, body: str, number: int
     ) -> None:
-        """Queue a request once more, in its place by batch, branch and row.
+        """Queue a request once more, in its place, in a transaction of `deciding`.
 
-        Args:
-            connection: a transaction of `deciding`.
-            key: of the request.
-            body: of the request.
-            number: of the row about it in `by_hand`, which never comes again.
+        `number` is that of the row about it in `by_hand`, which never comes again.
         """
         transaction, branch = key.transaction, key.branch
         if (tag := self._tag_of(connection, key)) is None:

@@ -80,12 +80,7 @@ class Readers(NamedTuple):
 
 
 class OutlastedError(TwoPhaseError):
-    """A publication takes longer than a transaction of the broker may.
-
-    Args:
-        why: with the cure.
-        seconds: that it may take.
-    """
+    """A publication takes longer than the `seconds` of a transaction of the broker."""
 
     def __init__(self, why: str, seconds: float) -> None:
         super().__init__(why)

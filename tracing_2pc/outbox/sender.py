@@ -52,11 +52,6 @@ class Sender(Turns):
 
     Applications take turns, a request each. If a request is not taken its application
     waits, with growing pauses, and the others go on.
-
-    Args:
-        queue: of requests.
-        partner: which they are sent to.
-        lease: seconds.
     """
 
     def __init__(self, queue: Queue, partner: Partner, lease: float) -> None:
@@ -272,12 +267,9 @@ class Sender(Turns):
         answer: PartnerAnswer,
         first: Request | None = None,
     ) -> None:
-        """Wait before the next one of its application, which is half as large.
+        """Wait before the next bulk of its application, which is half as large.
 
-        Args:
-            bulk: what was sent.
-            answer: to the first of it that is left.
-            first: that one, unless it is the first of all.
+        `answer` is that to `first`, the first that is left; by default of all.
         """
         request = first or bulk[0]
         application = request.transaction.application

@@ -33,10 +33,6 @@ class StoppedRelay(Quarantine):
     """Lists what waits for more than its turn, and does what a person decided.
 
     Each transaction is listed as one request.
-
-    Args:
-        queue: of publications.
-        clock: Unix seconds.
     """
 
     def __init__(self, queue: Publications, clock: Callable[[], float]) -> None:

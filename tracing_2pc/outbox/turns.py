@@ -23,12 +23,7 @@ class LeaseLostError(Exception):
 
 
 class Turns(abc.ABC):
-    """Takes turns, one after another, while this process holds the lease.
-
-    Args:
-        queue: of what is sent.
-        lease: seconds.
-    """
+    """Takes turns while this process holds the lease, of so many seconds."""
 
     def __init__(self, queue: Queue, lease: float) -> None:
         self._queue = queue

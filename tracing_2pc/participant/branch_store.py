@@ -128,10 +128,8 @@ class BranchStore(abc.ABC):
     def delete_leftovers(self, slices: int) -> int:
         """Delete some rows that nobody sees; return how many. No vote depends on it.
 
-        Called before a prepare, if the journal finds `leftovers`.
-
-        Args:
-            slices: of `SLICE` rows, each in a transaction of its own, at most.
+        Called before a prepare, if the journal finds `leftovers`. It takes at most
+        `slices` transactions, of `SLICE` rows each.
         """
         return 0
 

@@ -30,10 +30,8 @@ logger = logging.getLogger(__name__)
 class ParticipantService:
     """Checks the caller's role, describes the span, and asks the engine.
 
-    Args:
-        engine: holds the data.
-        keep_context: is called inside of a request's span once that names the
-            transaction, so that the transport can log a refusal with its ids.
+    `keep_context` is called inside of a request's span once that names the transaction,
+    so that the transport can log a refusal with its ids.
     """
 
     def __init__(
@@ -106,12 +104,9 @@ class ParticipantService:
     def list_open(
         self, caller: Caller, query: Query, longest: int
     ) -> tuple[dict[str, Any], int | None]:
-        """List what is not sealed: one page, and the tag that the next one follows.
+        """List what is not sealed that the caller's token may see.
 
-        Args:
-            caller: sees the one application that its token is bound to, or all.
-            query: which page.
-            longest: bytes of a page, whatever its trace contexts hold.
+        It is a page of at most `longest` bytes, and the tag that the next one follows.
         """
         caller.check("list", query.application)
         only = query.application or caller.application
@@ -144,13 +139,7 @@ class ParticipantService:
     def quarantined(
         self, caller: Caller, query: RequestQuery, longest: int
     ) -> tuple[dict[str, Any], tuple[float, str] | None]:
-        """List requests in quarantine: one page, and what the next one follows.
-
-        Args:
-            caller: sees the one application that its token is bound to, or all.
-            query: which page.
-            longest: bytes of a page, whatever its bodies hold.
-        """
+        """List the requests in quarantine that the caller may see, as `list_open`."""
         caller.check("quarantined", query.application)
         only = query.application or caller.application
         wanted = dataclasses.replace(query, application=only, limit=query.limit + 1)

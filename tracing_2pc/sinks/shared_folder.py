@@ -51,12 +51,7 @@ _RESERVED: Final = re.compile(
 
 
 class SharedFolder:
-    """The places of one participant in a folder that others may write to as well.
-
-    Args:
-        path: absolute.
-        name: the participant's.
-    """
+    """The places of one participant in a folder that others may write to as well."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path

@@ -175,10 +175,7 @@ def read_log(url: str) -> Log:
 def read_journals(url: str, participant: str, log: Log) -> list[Journal]:
     """Read what the journals in a database have of the log's applications.
 
-    Args:
-        url: of the database.
-        participant: only this one's; empty: everybody's.
-        log: an application that it does not know has another log.
+    Of one participant; of all if it has no name.
 
     Raises:
         ConfigurationError: not such a URL, or no journal is there.
@@ -250,12 +247,8 @@ def storage_faults_at(reference: str, name: str) -> list[str]:
 
     Nothing of a file that is not there, or of a server, which reads its own.
 
-    Args:
-        reference: URL of the database, or `env:NAME`.
-        name: whose it is, for messages.
-
     Raises:
-        ConfigurationError: not such a URL.
+        ConfigurationError: not a URL of a database, or `env:NAME` of one.
     """
     url = database_url(reference, name)
     if url.get_backend_name() != "sqlite" or missing_file(url) is not None:

@@ -54,10 +54,8 @@ class OpenTelemetryTracing:
 
     All it needs stands in the record: any process can go on with a trace. What it
     remembers is which roots this process has exported, so as not to repeat itself.
-
-    Args:
-        shared: where several processes may begin one transaction at once, what they
-            all know of it: the ids of the root follow from this text.
+    Where several processes may begin one transaction at once, the ids of its root
+    follow from `shared`, a text that all of them know.
     """
 
     def __init__(self, shared: str | None = None) -> None:
@@ -191,11 +189,7 @@ def operator_span(
 ) -> AbstractContextManager[Step]:
     """Open `tpc.operator`. What is delivered inside stays in the transaction's trace.
 
-    Args:
-        action: commit, abort or conclude.
-        transaction: which one.
-        carrier: context of its root, as log or participant keep it; may be empty.
-        participant: where it is done, if not in the log.
+    `carrier` is that of its root, as log or participant keep it; it may be empty.
     """
     about: dict[str, spans.Value] = {
         "tpc.action": action,

@@ -46,19 +46,13 @@ class ChangedError(ValueError):
 
 
 def keep_values(values: pa.Array, column: Column, dialect: str) -> pa.Array:
-    """Return values in the form that a column keeps unchanged.
+    """Return `columns.plain` values in the form that a column keeps unchanged.
 
     Text for a date or a time is read as ISO 8601 only, whatever the settings of the
     database are.
 
-    Args:
-        values: `columns.plain` ones, of a type that fits the column.
-        column: that they are for.
-        dialect: of the database.
-
     Raises:
-        ArrowException: one of them would be changed.
-        ChangedError: likewise.
+        ArrowException, ChangedError: one of them would be changed.
     """
     target = column.type
     kind = python_type(target)

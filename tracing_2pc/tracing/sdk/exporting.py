@@ -58,12 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class CountedExporter(SpanExporter):
-    """An exporter, made by the process that uses it, and a count of what it sent.
-
-    Args:
-        make: makes it, on a connection of its own.
-        what: what it sends: traces, or log records.
-    """
+    """An exporter, made by the process that uses it, and a count of what it sent."""
 
     def __init__(self, make: Callable[[], Any], what: str = "traces") -> None:
         self._make = make
