@@ -94,7 +94,7 @@ def lines(listing: TransactionList, limit: int) -> Iterator[str]:
 
 
 def _row(row: TransactionSummary, listing: TransactionList) -> tuple[str, ...]:
-    waiting_for = ", ".join(row.pending)
+    waiting_for, detail = ", ".join(row.pending), _detail(row, listing)
     if row in listing.lost:
         waiting_for = _PERSON
     elif row.state is TransactionState.ACTIVE:
@@ -107,7 +107,7 @@ def _row(row: TransactionSummary, listing: TransactionList) -> tuple[str, ...]:
         format_duration(max(0.0, listing.at - row.started)),
         "" if row.rows is None else str(row.rows),
         waiting_for,
-        _remark(row, listing),
+        "; ".join(filter(None, [*_kinds(row.transaction, listing), detail])),
     )
 
 
@@ -131,12 +131,6 @@ def _beside(listing: TransactionList) -> list[Finding]:
 
 def _kinds(transaction: TransactionId, listing: TransactionList) -> list[str]:
     return [str(f.kind) for f in listing.findings if f.about == transaction]
-
-
-def _remark(row: TransactionSummary, listing: TransactionList) -> str:
-    """Return what it is, in a word, and why."""
-    kinds = _kinds(row.transaction, listing)
-    return "; ".join(filter(None, [*kinds, _detail(row, listing)]))
 
 
 def _detail(row: TransactionSummary, listing: TransactionList) -> str:

@@ -66,11 +66,7 @@ class ActingPages(Blueprint):
                 return _page(subject, act, reason, wrong), 400
             try:
                 done = act.run(session.who, reason)
-            except (
-                ConfigurationError,
-                ContractError,
-                ParticipantRefusedError,
-            ) as error:
+            except _FORBIDDEN as error:
                 raise Problem(409, str(error)) from None
             except ParticipantError as error:
                 raise Problem(502, f"{error}; look at it again") from None

@@ -127,7 +127,11 @@ class ConsoleState:
 
     def _board(self, application: str | None) -> Board:
         log, survey = self._logs.get(application), self.survey()
-        return board(log, survey or self._survey_log(), application)
+        if survey is None:
+            by = self.sources
+            alone = survey_log(by.log, by.participants, by.clock)
+            survey = self._judged(alone, None)
+        return board(log, survey, application)
 
     def survey(self) -> SurveySnapshot | None:
         """Return what participants answered last; None if nobody has looked lately."""
@@ -154,10 +158,6 @@ class ConsoleState:
         by = self.sources
         survey = survey_all(by.log, by.participants, by.settings, by.clock, by.pause)
         return self._judged(survey, by.clock.now())
-
-    def _survey_log(self) -> SurveySnapshot:
-        by = self.sources
-        return self._judged(survey_log(by.log, by.participants, by.clock), None)
 
     def _judged(self, evidence: Evidence, at: float | None) -> SurveySnapshot:
         judged = frozenset(evidence.log.records if evidence.log else ())

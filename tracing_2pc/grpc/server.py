@@ -151,8 +151,8 @@ class GrpcServer:
         )
         answers = {
             "Prepare": self._prepare,
-            "Commit": self._commit,
-            "Rollback": self._rollback,
+            "Commit": partial(self._order, path="/commit"),
+            "Rollback": partial(self._order, path="/abort"),
             "Ask": self._ask,
         }
         kinds = {name: (answer, *METHODS[name]) for name, answer in answers.items()}
@@ -211,12 +211,6 @@ class GrpcServer:
         body: Any = call.body
         answered = self._answer(call, "POST", "/prepare", body, first.length)
         return response_of(answered.status, _item(answered), call.participant)
-
-    def _commit(self, call: _Call) -> Any:
-        return self._order(call, "/commit")
-
-    def _rollback(self, call: _Call) -> Any:
-        return self._order(call, "/abort")
 
     def _order(self, call: _Call, path: str) -> Any:
         content = json.dumps(order_of(call.first)).encode()

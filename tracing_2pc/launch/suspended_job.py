@@ -229,7 +229,8 @@ class SuspendedJob:
             failpoint("launch.after_start")
             self._note(namespace, transaction, "started")
             self._let_go(kept)
-            self._delete_before(kept, transaction)
+            for item in self._before(kept["metadata"]["namespace"], transaction):
+                self._delete(item)
             return
         raise ClusterError(f"{kept['metadata']['name']} changes faster than it is read")
 
@@ -379,10 +380,6 @@ class SuspendedJob:
         if left:
             raise ClusterError(f"waits for the end of {', '.join(sorted(left)[:3])}")
 
-    def _delete_before(self, kept: Object, transaction: TransactionId) -> None:
-        for item in self._before(kept["metadata"]["namespace"], transaction):
-            self._delete(item)
-
     def _before(self, namespace: str, transaction: TransactionId) -> list[Object]:
         """List what earlier launches of the application have left, running or not."""
         mine = {APPLICATION: transaction.application}  # a check that came late, too
@@ -390,7 +387,8 @@ class SuspendedJob:
             {**item, "kind": kind}
             for kind in KINDS
             for item in self.cluster.list(kind, namespace, mine)
-            if _transaction_of(item) < transaction
+            if TransactionId.parse(item["metadata"]["labels"][TRANSACTION])
+            < transaction
         ]
 
     def _delete(self, item: Object) -> None:
@@ -496,7 +494,3 @@ def _noted(journal: Object | None, what: str) -> TransactionId | None:
 def _is_started(item: Object, transaction: TransactionId) -> bool:
     annotations = item["metadata"].get("annotations") or {}
     return bool(annotations.get(STARTED) == str(transaction))
-
-
-def _transaction_of(item: Object) -> TransactionId:
-    return TransactionId.parse(item["metadata"]["labels"][TRANSACTION])

@@ -174,7 +174,8 @@ class _Exchange:
                 raise NoAnswerError(Silence.NOT_SENT, why) from None
             # Who does not know our token cannot seal. That is a refusal, and all that
             # may be believed without a seal: nothing takes it for an acknowledgement.
-            if seal == sealed or _is_stranger(offer):
+            status = refusal_of(offer.get("status", 0))
+            if seal == sealed or status is Refusal.NOT_ADMITTED:
                 return dict(offer)
             talk.forged += 1
 
@@ -264,10 +265,6 @@ async def _pieces(body: Any, length: int, size: int) -> AsyncIterator[bytes]:
         piece = await loop.run_in_executor(None, body.read, min(size, left))
         left -= len(piece)
         yield piece
-
-
-def _is_stranger(offer: Mapping[str, Any]) -> bool:
-    return refusal_of(offer.get("status", 0)) is Refusal.NOT_ADMITTED
 
 
 def _two(url: str, journals: set[str]) -> str:

@@ -155,7 +155,9 @@ class NatsServer:
             ended.cancel()
             if self._stopping.is_set() and not closed.is_set():
                 await self._finish(connection)
-            self._drop_all()
+            for exchange in self._exchanges.values():
+                exchange.cut()
+            self._exchanges.clear()
 
     async def _connect(self, closed: asyncio.Event) -> Client:
         async def close() -> None:
@@ -201,12 +203,6 @@ class NatsServer:
         with contextlib.suppress(errors.Error):
             await connection.flush(_CONNECT)
         await hang_up(connection)
-
-    def _drop_all(self) -> None:
-        """Cut off what came over a connection that has ended."""
-        for exchange in self._exchanges.values():
-            exchange.cut()
-        self._exchanges.clear()
 
     def _forget_unused(self, seconds: float) -> None:
         # The oldest are first: what has begun is not an offer any more.

@@ -157,13 +157,11 @@ def _objection(record: TransactionRecord, wanted: Resolution) -> str | None:
         if (name := wanted.participant) in record.pending:
             return None
         return f"does not wait for {name}: it waits for {join_names(record.pending)}"
-    if active and wanted is Decision.ABORT:
+    if wanted is Decision.ABORT and (active or passed):
         return None
     if active:
         # Rule 1: without every vote nobody may decide commit.
         return "is undecided: only --abort is possible, because not every vote is known"
-    if passed and wanted is Decision.ABORT:
-        return None
     if not decided and not quarantined:
         return (
             f"is {state}: nothing is left for a person to decide in the log. If a "

@@ -268,7 +268,8 @@ class Queue:
     def confirmed(self, *requests: Request, after_refusals: bool = True) -> None:
         """Drop requests that were taken; if a crash undoes it, they are sent again.
 
-        All are of one application. `after_refusals`: some may have been counted since the last one was taken.
+        They are of one application. `after_refusals`: some may have been counted since
+        the last one was taken.
         """
         refusals = self.refusals
         of = refusals.c.application == requests[0].transaction.application

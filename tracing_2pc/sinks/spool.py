@@ -35,7 +35,9 @@ class Spool(io.RawIOBase):
         self._file.write(view)
         self.length += view.nbytes
         if self.length > self._in_memory and isinstance(self._file, io.BytesIO):
-            self._spill(self._file)
+            memory = self._file.getbuffer()
+            self._file = tempfile.TemporaryFile(prefix="tpc-")  # noqa: SIM115 - see close
+            self._file.write(memory)
         return view.nbytes
 
     @property
@@ -55,10 +57,6 @@ class Spool(io.RawIOBase):
         if not self.closed:
             self._file.close()
         super().close()
-
-    def _spill(self, memory: io.BytesIO) -> None:
-        self._file = tempfile.TemporaryFile(prefix="tpc-")  # noqa: SIM115 - see close
-        self._file.write(memory.getbuffer())
 
 
 class _Reader(io.RawIOBase):

@@ -133,7 +133,10 @@ class OpenTelemetryTracing:
             cause = "timeout" if late else record.cause or "unknown"
             attributes["tpc.cause"], error = cause, error or f"aborted: {cause}"
             if record.detail and not late:
-                attributes["tpc.failure"] = _without_message(cause, record.detail)
+                detail = record.detail.split(": ")
+                # Without another's message: that may hold a record.
+                shown = detail[:2] if cause == "error" else detail
+                attributes["tpc.failure"] = ": ".join(shown)
         # To what was current when the root was reserved, and to the attempt before.
         keys = (key for key in (LINK, PREVIOUS) if key in record.carrier)
         near = ({"traceparent": record.carrier[key]} for key in keys)
@@ -245,11 +248,6 @@ def snapshot(
         roots.export(names.SNAPSHOT, carrier, *about, is_new=True)
     except Exception:  # a foreign processor or id generator raised
         logger.debug("a snapshot could not be exported", exc_info=True)
-
-
-def _without_message(cause: str, detail: str) -> str:
-    """Return what failed, without another's message: that may hold a record."""
-    return ": ".join(detail.split(": ")[:2]) if cause == "error" else detail
 
 
 def _ran_out_of_time(record: TransactionRecord) -> bool | None:

@@ -106,7 +106,8 @@ def _refusing(table: RecordTable, database: Database) -> Iterator[None]:
         detail = "the table is no longer there, and is made again: ask again"
         raise RefusalError(Refusal.NOT_NOW, detail) from None
     except driver.Error as error:
-        if _is_raised_by_trigger(error):
+        # A trigger of the table raised it: PostgreSQL's class P0.
+        if str(getattr(error, "sqlstate", "")).startswith("P0"):
             raise ViolatedError from None
         if reason := database.refusal(error):
             table.refused()
@@ -145,11 +146,6 @@ def _load(
     if kept != rows:
         detail = f"the table has kept {kept} of {rows} records: a trigger drops others"
         raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
-
-
-def _is_raised_by_trigger(error: Exception) -> bool:
-    """Tell whether a trigger of the table raised an error: PostgreSQL's class P0."""
-    return str(getattr(error, "sqlstate", "")).startswith("P0")
 
 
 def check_prefix(name: str) -> str:
