@@ -241,7 +241,10 @@ class ActiveMQRelay:
             publication.keep()
         transaction = connection.begin()
         for message in publication.messages:
-            self._send(connection, message, transaction)
+            headers = dict(message.headers)
+            if message.key is not None:
+                headers["JMSXGroupID"] = message.key
+            connection.send(message.topic, message.value, headers, transaction)
             publication.keep()
         failpoint("relay.before_position")
         text = json.dumps(publication.position)
@@ -268,13 +271,6 @@ class ActiveMQRelay:
         if found != [awaited]:
             raise BrokerError(f"queue {self._token_queue} has another token: {found}")
         self._awaited = None
-
-    @staticmethod
-    def _send(connection: Connection, message: Message, transaction: str) -> None:
-        headers = dict(message.headers)
-        if message.key is not None:
-            headers["JMSXGroupID"] = message.key
-        connection.send(message.topic, message.value, headers, transaction)
 
     def expect(self, topics: Iterable[str]) -> None:
         """Do nothing: what is committed, consumers see."""

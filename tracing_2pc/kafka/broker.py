@@ -297,7 +297,7 @@ class Broker:
             raise UnstableError(
                 f"topic {topic}: readers are held back at offset {stable} of {end}"
             )
-        values = self._read(topic, 0, 0, end, IsolationLevel.READ_COMMITTED)
+        values = self._read(topic, 0, 0, end)
         return values[-1].value() if values else None
 
     def last_headers(self, topic: str, name: str) -> list[str]:
@@ -306,23 +306,14 @@ class Broker:
         metadata = self._admin.list_topics(topic, timeout=self._timeout)
         for partition in metadata.topics[topic].partitions:
             end = self.end(topic, partition, IsolationLevel.READ_COMMITTED)
-            for message in self._read(
-                topic, partition, max(0, end - 100), end, IsolationLevel.READ_COMMITTED
-            ):
+            for message in self._read(topic, partition, max(0, end - 100), end):
                 for header, text in message.headers() or ():
                     if header == name:
                         found[text.decode(errors="replace")] = None
         return list(found)[-20:]
 
-    def _read(
-        self,
-        topic: str,
-        partition: int,
-        first: int,
-        end: int,
-        isolation: IsolationLevel,
-    ) -> list[Any]:
-        """Read the last records before an end, at least one if there is any."""
+    def _read(self, topic: str, partition: int, first: int, end: int) -> list[Any]:
+        """Read the last committed records before an end, at least one if there is."""
         consumer = Consumer(
             {
                 **self.settings,
@@ -330,7 +321,7 @@ class Broker:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
-                "isolation.level": isolation.name.lower(),
+                "isolation.level": "read_committed",
             },
             logger=logger,
         )

@@ -114,18 +114,13 @@ def strict_decoder(read: Callable[[str], Any] | None = None) -> json.JSONDecoder
         raise ValueError(f"{word} is not JSON")
 
     def number(text: str) -> Any:
-        finite = _finite(text)
+        if math.isinf(finite := float(text)):
+            raise ValueError("a number beyond all doubles")
         return finite if read is None else read(text)
 
     return json.JSONDecoder(
         object_pairs_hook=_strict_object, parse_constant=refuse, parse_float=number
     )
-
-
-def _finite(text: str) -> float:
-    if math.isinf(number := float(text)):
-        raise ValueError("a number beyond all doubles")
-    return number
 
 
 def _strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

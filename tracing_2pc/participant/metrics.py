@@ -11,26 +11,13 @@ from typing import Final
 
 from opentelemetry.context import Context
 
-from tracing_2pc.core.names import LABELS
+from tracing_2pc.core.names import LABELS, METRICS
 from tracing_2pc.tracing import instruments
 
-GAUGES: Final = (
-    "tpc.outbox.backlog",
-    "tpc.outbox.oldest_age",
-    "tpc.outbox.quarantined",
-    "tpc.outbox.stopped",
-    "tpc.relay.position",
-    "tpc.relay.open",
-    "tpc.relay.refused",
-    "tpc.relay.hidden_age",
-    "tpc.relay.unreadable_age",
-    "tpc.inbox.backlog",
-    "tpc.inbox.oldest_age",
-    "tpc.prepared_slots.used",
-    "tpc.prepared_slots.max",
-    "tpc.in_doubt.branches",
-    "tpc.oldest_in_doubt_age",
-    "tpc.uploads",
+GAUGES: Final = tuple(
+    name
+    for name, metric in METRICS.items()
+    if metric.kind == "gauge" and not metric.labels
 )
 """What resources can have: each has some of them."""
 

@@ -147,19 +147,18 @@ class DeltaSink(FolderSink[DeltaHandle]):
     def pre_commit(self, handle: DeltaHandle) -> None:
         """Make the files durable, aside."""
         super().pre_commit(handle)
+        aside = self._folder.aside
         handle.files = [
             {
                 "path": file["path"],
                 "size": file["bytes"],
                 "partition_values": handle.writer.values[file["path"]],
-                "modification_time": self._made(file["path"]),
+                "modification_time": aside(file["path"]).stat().st_mtime_ns
+                // 1_000_000,
                 "stats": _stats(file["rows"]),
             }
             for file in handle.files
         ]
-
-    def _made(self, path: str) -> int:
-        return self._folder.aside(path).stat().st_mtime_ns // 1_000_000
 
     def commit(self, handle: DeltaHandle) -> None:
         """Commit a transaction of one branch: a second one of it is refused."""

@@ -206,14 +206,10 @@ class PostgreSQL(Database):
                 if not is_alone:
                     raise UnderWayError
                 yield connection, drawn
-                if (
-                    will_be_prepared
-                ):  # and SQLAlchemy's transaction is over, one way or the other
+                if will_be_prepared:  # and SQLAlchemy's transaction is over
                     cursor.execute(f"SELECT pg_advisory_unlock({keys})")
             except BaseException as error:
-                if (
-                    will_be_prepared and is_alone
-                ):  # no ROLLBACK would free the session's lock
+                if will_be_prepared and is_alone:  # no ROLLBACK frees a session's lock
                     connection.invalidate()
                 if isinstance(error, psycopg.errors.UndefinedTable):
                     raise TableGoneError from None
