@@ -130,11 +130,6 @@ class ActiveMQRelay:
     # --- at prepare ------------------------------------------------------------------
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
-        """Make messages as they will be sent, and measure them.
-
-        Raises:
-            RefusalError: conflict: a record cannot be sent, with its column and why.
-        """
         for row, record in enumerate(records):
             message = self._choice.message(record, row)
             if not message.topic or _NO_QUEUE & set(message.topic):
@@ -159,12 +154,7 @@ class ActiveMQRelay:
     # --- after the commit ------------------------------------------------------------
 
     def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
-        """Get hold of the token, which keeps all others out, and read it.
-
-        Raises:
-            BrokerError: no broker answers; another connection has the token still; or
-                it must exist, and was not missed for long enough.
-        """
+        """Get hold of the token, which keeps all others out, and read it."""
         self.let_go()
         self._token_queue = f"tpc.{journal}"
         connection = self._connection = self._brokers.connect()
@@ -228,11 +218,6 @@ class ActiveMQRelay:
             raise BrokerError(f"queue {self._token_queue} has no token: {why}")
 
     def publish(self, publication: Publication) -> None:
-        """Send all messages and the next token in one transaction of the broker.
-
-        Raises:
-            BrokerError: anything; only `take_over` knows what became of it.
-        """
         connection = self._connection
         if connection is None:
             raise BrokerError("nothing was taken over")
@@ -280,7 +265,6 @@ class ActiveMQRelay:
         return Readers(self._number)
 
     def let_go(self) -> None:
-        """Hold no token: the lease may be another process's."""
         connection = self._connection
         self._reset()
         if connection is not None:
@@ -296,7 +280,6 @@ class ActiveMQRelay:
         return f"queue {self._token_queue} has {found}"
 
     def close(self) -> None:
-        """Release the connection. Nothing is lost if it is never called."""
         self.let_go()
 
 

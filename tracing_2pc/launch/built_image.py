@@ -90,7 +90,6 @@ class BuiltImage:
         self.pushed: str | None = None
 
     def begin(self, context: BranchContext) -> dict[str, Any]:
-        """Name the staging tag."""
         build = self._build()
         return {
             "transaction": str(context.transaction_id),
@@ -131,7 +130,6 @@ class BuiltImage:
 
         Raises:
             ParticipantRefusedError: the registry has dropped a layer.
-            TwoPhaseError: not now.
         """
         staged = Manifest(handle["kind"], handle["manifest"].encode())
         place, tag = Repository(handle["repository"]), handle["tag"]
@@ -158,11 +156,7 @@ class BuiltImage:
         _unstage(Repository(handle["repository"]), handle["transaction"])
 
     def abort_transaction(self, transaction_id: str, keep: Sequence[Any]) -> None:
-        """Delete what it staged and built, unless it was committed.
-
-        Raises:
-            TwoPhaseError: not now.
-        """
+        """Delete what it staged and built, unless it was committed."""
         if keep:
             return
         place = self.place_of(transaction_id)

@@ -161,7 +161,6 @@ class SuspendedJob:
         return self._given
 
     def begin(self, context: BranchContext) -> dict[str, Any]:
-        """Name the transaction."""
         return {"transaction": str(context.transaction_id)}
 
     def invoke(self, handle: dict[str, Any], record: Any) -> None:
@@ -193,11 +192,7 @@ class SuspendedJob:
             )
 
     def commit(self, handle: dict[str, Any]) -> None:
-        """Stop the one before, see its pods gone, and start this one.
-
-        Raises:
-            TwoPhaseError: not now.
-        """
+        """Stop the one before, see its pods gone, and start this one."""
         kept: Object = handle["object"]
         namespace = kept["metadata"]["namespace"]
         transaction = TransactionId.parse(handle["transaction"])
@@ -245,11 +240,7 @@ class SuspendedJob:
             self._delete(handle["object"])
 
     def abort_transaction(self, transaction_id: str, keep: Sequence[Any]) -> None:
-        """Delete all that it created but for these, and let nothing new be prepared.
-
-        Raises:
-            TwoPhaseError: not now.
-        """
+        """Delete all that it created but for these, and let nothing new be prepared."""
         if keep:
             return  # a launch has one branch
         transaction = TransactionId.parse(transaction_id)

@@ -105,12 +105,6 @@ class DeltaSink(FolderSink[DeltaHandle]):
         super().check_job(application)
 
     def begin(self, context: BranchContext) -> DeltaHandle:
-        """Open a branch aside; a file of it is made with its first row.
-
-        Raises:
-            ConfigurationError: as `check_job`; or not the folder that the driver sees.
-            ParticipantRefusedError: the batch is committed here already.
-        """
         transaction = context.transaction_id
         table = open_table(self._folder.path)
         raise_if_unsupported(table)
@@ -145,7 +139,6 @@ class DeltaSink(FolderSink[DeltaHandle]):
             handle.writer.write(part)
 
     def pre_commit(self, handle: DeltaHandle) -> None:
-        """Make the files durable, aside."""
         super().pre_commit(handle)
         aside = self._folder.aside
         handle.files = [

@@ -118,7 +118,6 @@ class ParticipantSink:
 
     @property
     def participants(self) -> Mapping[str, TracedParticipant]:
-        """Those that a decision is delivered to, by name."""
         return {n: TracedParticipant(p) for n, p in self._participants.items()}
 
     def route(self, name: str) -> ParticipantSink:
@@ -139,7 +138,6 @@ class ParticipantSink:
         return _Handle(context, Spool())
 
     def invoke_batch(self, handle: _Handle, batch: pa.RecordBatch) -> None:
-        """Encode a batch of records into the spool."""
         import pyarrow as pa
 
         if handle.writer is None:
@@ -201,16 +199,13 @@ class TracedParticipant:
 
     @property
     def name(self) -> str:
-        """Its configured name."""
         return self.inner.name
 
     def commit(self, record: TransactionRecord) -> None:
-        """Commit the chosen branches there; see `ports.Participant`."""
         with self._span("commit", record):
             self.inner.commit(record)
 
     def abort(self, record: TransactionRecord) -> None:
-        """Abort the transaction there; see `ports.Participant`."""
         with self._span("abort", record):
             self.inner.abort(record)
 

@@ -84,7 +84,6 @@ class OpenTelemetryTracing:
         record: TransactionRecord | None = None,
         started: float | None = None,
     ) -> AbstractContextManager[Step]:
-        """Open a span under the current one or else the carrier."""
         attributes = None if record is None else spans.identity(record.id)
         start = None if started is None else _nanoseconds(started)
         if name == names.DELIVER and record is not None:
@@ -111,11 +110,7 @@ class OpenTelemetryTracing:
             spans.end_span(sweep, error)
 
     def export_root(self, record: TransactionRecord, *, taken_over: bool) -> None:
-        """Export the root, once. All that is in it stands in the record.
-
-        So it is the same span whoever exports it, and a back end shows it once. One
-        that ran out of time is the same before and after its abort: it ends then.
-        """
+        """Export it, once. One out of time is the same before and after its abort."""
         known = record.carrier.get("traceparent") in _exported
         if known or (late := _ran_out_of_time(record)) is None:
             return
@@ -153,7 +148,6 @@ class OpenTelemetryTracing:
             _exported.pop(oldest, None)
 
     def finished(self, record: TransactionRecord, outcome: str) -> None:
-        """Export `tpc.finish`, from the decision to now."""
         about: dict[str, spans.Value] = {"tpc.outcome": outcome}
         if _exported.get(record.carrier.get("traceparent", "")):
             about["tpc.recovered"] = True
@@ -161,14 +155,12 @@ class OpenTelemetryTracing:
         _export_below_root(names.FINISH, record, about, error)
 
     def quarantined(self, record: TransactionRecord, action: str | None = None) -> None:
-        """Export `tpc.quarantine`: from the decision until it begins, or ends."""
         about = {"tpc.state": str(TransactionState.QUARANTINED)}
         if action is not None:
             about["tpc.action"] = action
         _export_below_root(names.QUARANTINE, record, about, "quarantined")
 
     def count_decision(self, record: TransactionRecord) -> None:
-        """Count a decision, and why it is abort."""
         instruments.add("tpc.transactions", {"outcome": str(record.decision)})
         if record.cause is not None:
             instruments.add("tpc.aborts", {"cause": record.cause})
@@ -176,7 +168,6 @@ class OpenTelemetryTracing:
     def record_answer(
         self, participant: str, decision: Decision, result: str, seconds: float
     ) -> None:
-        """Count a try to commit, and how long a try of either kind took."""
         labels = {"participant": participant, "result": result}
         if decision is Decision.COMMIT:
             instruments.add("tpc.commit.attempts", labels)

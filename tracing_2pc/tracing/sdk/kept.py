@@ -60,20 +60,16 @@ class KeptSpan(trace.Span):
         return self._tracer.resource
 
     def get_span_context(self) -> SpanContext:
-        """Return its ids."""
         return self.context
 
     def is_recording(self) -> bool:
-        """Whether it takes attributes: until it ends."""
         return self.end_time is None
 
     def set_attribute(self, key: str, value: types.AttributeValue) -> None:
-        """Add or replace an attribute."""
         if self.end_time is None:
             self.attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, types.AttributeValue]) -> None:
-        """Add or replace some."""
         for key, value in attributes.items():
             self.set_attribute(key, value)
 
@@ -87,7 +83,6 @@ class KeptSpan(trace.Span):
             self.status = status
 
     def update_name(self, name: str) -> None:
-        """Give it another name."""
         self.name = name
 
     def add_event(
@@ -172,6 +167,5 @@ class KeptProvider(TracerProvider):
     """A provider of such tracers."""
 
     def get_tracer(self, *args: Any, **options: Any) -> trace.Tracer:
-        """Return one that makes what is only kept."""
         made = super().get_tracer(*args, **options)
         return KeptTracer(made) if isinstance(made, Tracer) else made
