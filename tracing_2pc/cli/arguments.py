@@ -9,7 +9,7 @@ import importlib.metadata
 import re
 import time
 from collections.abc import Callable
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, TypeVar
 
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.settings import seconds
@@ -18,6 +18,7 @@ from tracing_2pc.inspection.wording import parse_time
 
 DONE, LEFT, USAGE = 0, 1, 2
 
+Read = TypeVar("Read")
 Add: TypeAlias = Callable[[str, str], argparse.ArgumentParser]
 
 _ABOUT: Final = "See what transactions do, and decide by hand what cannot go on."
@@ -149,12 +150,19 @@ def _add_reading(add: Add) -> None:
     ls.add_argument("--unfinished", action="store_true", help="nothing finished")
     ls.add_argument("--batch", type=int, help="only of this number")
     ls.add_argument("--participant", metavar="NAME", help="only where it takes part")
-    ls.add_argument("--older-than", type=_duration, metavar="AGE", help="as in 5m")
+    ls.add_argument("--older-than", type=_said(seconds), metavar="AGE", help="as in 5m")
     about = "begun since: as in 2h, or 2026-01-31T18:05, in UTC"
-    ls.add_argument("--since", type=_time, metavar="TIME", help=about)
+    ls.add_argument(
+        "--since",
+        type=_said(lambda text: parse_time(text, time.time())),
+        metavar="TIME",
+        help=about,
+    )
     ls.add_argument("--limit", type=_count, default=100, help="default: 100")
     about = "what finished before this one, of its application: to page on"
-    ls.add_argument("--beyond", type=_id, metavar="ID", help=about)
+    ls.add_argument(
+        "--beyond", type=_said(TransactionId.parse), metavar="ID", help=about
+    )
     ls.add_argument("--log-only", action="store_true", help="ask no participant")
 
     _add_transaction(add("show", "show all that is known of one transaction"))
@@ -180,14 +188,14 @@ def _add_reading(add: Add) -> None:
     advise.add_argument("--application", required=True, help="its transactions")
     advise.add_argument(
         "--recover-within",
-        type=_duration,
+        type=_said(seconds),
         default=60.0,
         metavar="SECONDS",
         help="after a restart the stream keeps step again in so long; default: 60",
     )
     advise.add_argument(
         "--spark-overhead",
-        type=_duration,
+        type=_said(seconds),
         default=0.5,
         metavar="SECONDS",
         help="what Spark itself does between two batches, at most; default: 0.5",
@@ -293,7 +301,7 @@ def _add_keeping(add: Add) -> None:
     forget.add_argument("--application", required=True, help="its transactions")
     forget.add_argument(
         "--before",
-        type=_duration,
+        type=_said(seconds),
         required=True,
         metavar="AGE",
         help="finished so long ago or longer, as in 7d",
@@ -342,11 +350,16 @@ def _add_launching(add: Add) -> None:
         action.add_argument("--namespace", default="default", help=about)
 
 
-def _duration(text: str) -> float:
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _said(read: Callable[[str], Read]) -> Callable[[str], Read]:
+    """Have argparse say what is wrong with a text that cannot be read."""
+
+    def reading(text: str) -> Read:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return reading
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -354,20 +367,6 @@ def _named(text: str) -> tuple[str, str]:
     if not (name and equals and url):
         raise argparse.ArgumentTypeError("expected NAME=URL")
     return name, url
-
-
-def _time(text: str) -> float:
-    try:
-        return parse_time(text, time.time())
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _id(text: str) -> TransactionId:
-    try:
-        return TransactionId.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _count(text: str) -> int:

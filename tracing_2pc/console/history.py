@@ -81,9 +81,8 @@ class HistoryPages(Blueprint):
 
     def application(self, name: str) -> ResponseReturnValue:
         """Show what the first page has, of one application; and how it does of late."""
-        session, sources = current_session(), self._state.sources
-        if not session.may_see(name):
-            raise Problem(403, f"your token is for {session.caller.application} only")
+        sources = self._state.sources
+        current_session().raise_if_blind_to(name)
         if name not in sources.log.applications():
             raise Problem(404, f"the log knows no application {name[:60]!r}")
         return render_board(self._state, name, self._state.reports.get(name))

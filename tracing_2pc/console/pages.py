@@ -120,9 +120,7 @@ def read_id(id_: str) -> TransactionId:
     except ValueError:
         form = "an id is <application>.<batch>.<attempt>, as in orders.7.1"
         raise Problem(404, form) from None
-    session = current_session()
-    if not session.may_see(transaction.application):
-        raise Problem(403, f"your token is for {session.caller.application} only")
+    current_session().raise_if_blind_to(transaction.application)
     return transaction
 
 

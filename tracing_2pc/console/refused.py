@@ -106,9 +106,7 @@ class RefusedPages(ActingPages):
             read = RequestKey.parse(key)
         except ValueError as error:
             raise Problem(404, str(error)) from None
-        session = current_session()
-        if not session.may_see(read.transaction.application):
-            raise Problem(403, f"your token is for {session.caller.application} only")
+        current_session().raise_if_blind_to(read.transaction.application)
         if participant not in self._state.sources.participants:
             raise Problem(404, _NO_ADDRESS)
         return read

@@ -50,9 +50,10 @@ class Session:
         """The signature in the audit."""
         return f"{self.name or self.caller.role} at the console"
 
-    def may_see(self, application: str) -> bool:
-        """Whether its token is for this application, or for all."""
-        return self.caller.application in (None, application)
+    def raise_if_blind_to(self, application: str) -> None:
+        """Refuse an application, as `Problem`, that its token is not for."""
+        if (only := self.caller.application) not in (None, application):
+            raise Problem(403, f"your token is for {only} only")
 
 
 class Sessions:

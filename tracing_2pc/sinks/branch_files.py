@@ -254,11 +254,7 @@ def touch(path: Path) -> None:
 
 
 def _check_columns(schema: pa.Schema, kind: str, partition_by: Sequence[str]) -> None:
-    """Refuse a schema that a format lacks, or that cannot be partitioned by these.
-
-    Raises:
-        ConfigurationError: says which column.
-    """
+    """Refuse a schema that a format lacks, or that cannot be partitioned by these."""
     times = collections.Counter(name.lower() for name in schema.names)  # as for Spark
     if twice := [name for name in schema.names if times[name.lower()] > 1]:
         raise ConfigurationError(
@@ -295,11 +291,7 @@ def _no_form(kind: str, field: pa.Field, cast: str) -> ConfigurationError:
 
 
 def _without_void(schema: pa.Schema) -> pa.Schema:
-    """Leave out columns of no type: readers could not read a later batch's as text.
-
-    Raises:
-        ConfigurationError: there is no other column, or it is inside of one.
-    """
+    """Leave out columns of no type: readers could not read a later batch's as text."""
     import pyarrow as pa
 
     kept = [field for field in schema if not pa.types.is_null(field.type)]

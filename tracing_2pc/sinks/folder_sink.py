@@ -256,11 +256,7 @@ class FolderSink(Generic[_Handle]):
 
 
 def _path_of(folder: str, sink: str, how: str) -> Path:
-    """Return the absolute path: an executor has another working directory.
-
-    Raises:
-        ConfigurationError: it is no path of a file system.
-    """
+    """Return the absolute path: an executor has another working directory."""
     path = folder
     if _URL.match(folder):
         url = urllib.parse.urlsplit(folder)

@@ -290,11 +290,7 @@ def _stem(path: str) -> str:
 
 
 def _read(path: Path, *keys: str) -> dict[str, Any]:
-    """Read what `SharedFolder` has written.
-
-    Raises:
-        ParticipantUnavailableError: it is damaged.
-    """
+    """Read what `SharedFolder` has written."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
         if said.keys() >= {*keys}:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -38,3 +40,28 @@ def expect_rows(
             f"{when}, {more.total()} rows are visible that must not be, or twice, "
             f"among them {next(iter(more))}. {promise}"
         )
+
+
+class Contract:
+    """What the kits share: where what is tested keeps its rows, and which they are."""
+
+    def visible(self, where: Any) -> Iterable[Mapping[str, Any]]:
+        """Return the rows that a reader sees now, in any order, as `record` made them.
+
+        It reads where readers read, and asks neither sink nor resource.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: define visible(where)")
+
+    def record(self, n: int) -> Mapping[str, Any]:
+        """Return the n-th row, different from all others. Override it for columns."""
+        return {"id": n, "amount": 1.5 * n}
+
+    @pytest.fixture
+    def where(self, tmp_path: Path) -> Any:
+        """Return where rows are kept: an empty folder."""
+        (folder := tmp_path / "where").mkdir()
+        return folder
+
+    def _module(self) -> tuple[str, str]:
+        module = type(self).__module__
+        return module, str(sys.modules[module].__file__)

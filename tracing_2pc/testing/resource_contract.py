@@ -13,9 +13,8 @@ import io
 import itertools
 import operator
 import pickle
-import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +43,7 @@ from tracing_2pc.testing.answer_table import (
     prepare,
 )
 from tracing_2pc.testing.other_process import OtherProcess, kill
-from tracing_2pc.testing.promises import broken, expect_rows
+from tracing_2pc.testing.promises import Contract, broken, expect_rows
 from tracing_2pc.testing.resource_process import (
     Branch,
     Case,
@@ -135,7 +134,7 @@ def expect_list(
         )
 
 
-class ResourceContract:
+class ResourceContract(Contract):
     """The promises of a participant's resource as tests of pytest.
 
     Subclass it, in a test module, with a name that begins with `Test`, and say how your
@@ -154,23 +153,6 @@ class ResourceContract:
         Called again for the same place: what the processes before it knew is gone.
         """
         raise NotImplementedError(f"{type(self).__name__}: define make_resource(where)")
-
-    def visible(self, where: Any) -> Iterable[Mapping[str, Any]]:
-        """Return the rows that a reader sees now, in any order, as `record` made them.
-
-        It reads where readers read, and does not ask the resource.
-        """
-        raise NotImplementedError(f"{type(self).__name__}: define visible(where)")
-
-    def record(self, n: int) -> Mapping[str, Any]:
-        """Return the n-th row, different from all others. Override it for columns."""
-        return {"id": n, "amount": 1.5 * n}
-
-    @pytest.fixture
-    def where(self, tmp_path: Path) -> Any:
-        """Return where the resource keeps its rows: an empty folder."""
-        (folder := tmp_path / "where").mkdir()
-        return folder
 
     @pytest.fixture
     def world(self, where: Any) -> Iterator[World]:
@@ -461,9 +443,8 @@ class ResourceContract:
     def _run_elsewhere(
         self, world: World, case: Case, scratch: Path, moment: str
     ) -> str:
-        cls = type(self)
-        module = cls.__module__, str(sys.modules[cls.__module__].__file__)
-        other = ResourceProcess(module, scratch, cls.__qualname__, world.where, case)
+        name = type(self).__qualname__
+        other = ResourceProcess(self._module(), scratch, name, world.where, case)
         try:
             pickle.dumps(other)
         except Exception as error:  # noqa: BLE001 - whatever its parts raise

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 import logging
-import sys
 import threading
 import traceback
 import uuid
@@ -36,7 +35,7 @@ from tracing_2pc.sinks.base import Sink, check_job, check_leftovers, participant
 from tracing_2pc.sinks.members import find_method
 from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.store import open_log
-from tracing_2pc.testing.promises import Records, broken, expect_rows
+from tracing_2pc.testing.promises import Contract, Records, broken, expect_rows
 from tracing_2pc.testing.sink_job import (
     AT_ONCE,
     KILLS,
@@ -154,7 +153,7 @@ class World:
             broken(f"{when}, {len(left)} leftovers stay: {left[0]!r}. {promise}")
 
 
-class SinkContract:
+class SinkContract(Contract):
     """The promises of a sink as tests of pytest.
 
     Subclass it, in a test module, with a name that begins with `Test`, and say how your
@@ -172,29 +171,12 @@ class SinkContract:
         """Return your sink, as a job makes it. Called often, of the same place too."""
         raise NotImplementedError(f"{type(self).__name__}: define make_sink(where)")
 
-    def visible(self, where: Any) -> Iterable[Mapping[str, Any]]:
-        """Return the rows that a reader sees now, in any order, as `record` made them.
-
-        It reads where readers read, and does not ask the sink.
-        """
-        raise NotImplementedError(f"{type(self).__name__}: define visible(where)")
-
     def leftovers(self, where: Any) -> Iterable[Any] | None:
         """Return what is written or prepared there and not visible.
 
         None: you cannot know. The tests then see less.
         """
         return None
-
-    def record(self, n: int) -> Mapping[str, Any]:
-        """Return the n-th row, different from all others. Override it for columns."""
-        return {"id": n, "amount": 1.5 * n}
-
-    @pytest.fixture
-    def where(self, tmp_path: Path) -> Any:
-        """Return where the sink keeps its rows: an empty folder."""
-        (folder := tmp_path / "where").mkdir()
-        return folder
 
     @pytest.fixture
     def world(self, where: Any, tmp_path: Path) -> Iterator[World]:
@@ -640,10 +622,6 @@ class SinkContract:
             return SinkProcess(*about).run(moment)
         except ContractError as error:
             pytest.skip(f"first mend what another test says: {error}")
-
-    def _module(self) -> tuple[str, str]:
-        module = type(self).__module__
-        return module, str(sys.modules[module].__file__)
 
     def _pickled(self, world: World) -> bytes:
         from pyspark import cloudpickle

@@ -260,11 +260,7 @@ class _View:
         return table
 
     def _make_view(self, connection: Connection, *, as_reader: bool = False) -> None:
-        """Make it; `as_reader` shows each reader what the table's policies let him see.
-
-        Raises:
-            ConfigurationError: this PostgreSQL cannot do that.
-        """
+        """Make it; `as_reader`: policies of the table say what each reader sees."""
         quote = self._quote
         options = ""
         if as_reader:
