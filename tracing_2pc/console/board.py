@@ -43,15 +43,12 @@ class LogSnapshot(NamedTuple):
 
 
 class SurveySnapshot(NamedTuple):
-    """The result of a survey; `at` None: of the log alone, no participant answered yet.
+    """The result of a survey."""
 
-    `judged` was unfinished in the log then; `evidence` is all that was read.
-    """
-
-    at: float | None
+    at: float | None  # None: of the log alone, no participant answered yet
     findings: Sequence[Finding]
-    judged: frozenset[TransactionId]
-    evidence: Evidence | None = None
+    judged: frozenset[TransactionId]  # unfinished in the log then
+    evidence: Evidence | None = None  # all that was read
 
 
 class BoardRow(NamedTuple):
@@ -76,22 +73,16 @@ class BoardStatus(Word):
 
 
 class Board(NamedTuple):
-    """The list, and what to think of it.
-
-    `doubts` say why the list may not be all; it is `WELL` only without any. `faults`
-    are what is wrong beside transactions. `more` counts the transactions that are not
-    in `rows`, by what is wrong. `surveyed` is when participants were asked; None
-    before the first time.
-    """
+    """The list, and what to think of it."""
 
     headline: str
     status: BoardStatus
-    doubts: tuple[str, ...]
-    faults: tuple[Finding, ...]
+    doubts: tuple[str, ...]  # why it may not be all; `WELL` is only without any
+    faults: tuple[Finding, ...]  # what is wrong beside transactions
     rows: tuple[BoardRow, ...]
-    more: tuple[tuple[str, int], ...]
+    more: tuple[tuple[str, int], ...]  # those that are not in `rows`, by what is wrong
     finished: tuple[TransactionSummary, ...]
-    surveyed: float | None
+    surveyed: float | None  # when participants were asked; None before the first time
 
 
 def board(

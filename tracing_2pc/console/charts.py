@@ -36,16 +36,13 @@ class Chart(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """What an application has committed in the last hour.
-
-    `since` is set where there was more than could be read: minutes before are empty.
-    """
+    """What an application has committed in the last hour."""
 
     application: str
     commits: Chart
     ages: Chart
     summary: str
-    since: float | None
+    since: float | None  # set where not all could be read: minutes before are empty
 
 
 def hour(

@@ -54,15 +54,12 @@ class Segment(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """Segments beside each other below their label.
-
-    The label begins at `label_x`, or ends there where `ends` is set.
-    """
+    """Segments beside each other below their label."""
 
     y: int
     label: str
-    label_x: float
-    ends: bool
+    label_x: float  # where the label begins
+    ends: bool  # there, and does not begin
     segments: tuple[Segment, ...]
 
 

@@ -61,13 +61,10 @@ MAY: Final[dict[str, frozenset[Role]]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `role` None is anybody, where the participant was told insecure.
+    """Who asks."""
 
-    `application` is what its token is bound to; of a producer, its own name.
-    """
-
-    role: Role | None
-    application: str | None = None
+    role: Role | None  # None: anybody, where the participant was told insecure
+    application: str | None = None  # what its token is bound to; a producer's own name
 
     def may(self, action: str) -> bool:
         """Say whether the caller's role allows it."""

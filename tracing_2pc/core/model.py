@@ -359,16 +359,14 @@ class DeliveryRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BeginResult:
-    """What `DecisionLog.begin` answers.
-
-    `superseded` are the undecided attempts that this begin decided abort; where an
-    attempt is joined, those that still have to be told so. `new_run`: the log has not
-    known the run before, which is so once in the life of a run.
-    """
+    """What `DecisionLog.begin` answers."""
 
     record: TransactionRecord  # to write, or, in a replay, the one already decided
     replay: bool  # the batch is decided commit: deliver again, write nothing
+    # Undecided attempts that this begin decided abort; where an attempt is joined,
+    # those that still have to be told so.
     superseded: tuple[TransactionRecord, ...] = ()
+    # The log has not known the run before, which is so once in the life of a run.
     new_run: bool = dataclasses.field(default=False, compare=False)
 
 

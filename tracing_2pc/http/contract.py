@@ -67,17 +67,13 @@ class NoAnswerError(Exception):
 
 
 class Request(NamedTuple):
-    """What was asked of which participant, as an error tells it.
-
-    `token` is the reference to ours, None where none is sent; `route` is method and
-    path. A request that is about no transaction has no id.
-    """
+    """What was asked of which participant, as an error tells it."""
 
     participant: str
     url: str
-    token: str | None
-    route: str
-    transaction_id: str | None = None
+    token: str | None  # the reference to ours; None where none is sent
+    route: str  # method and path
+    transaction_id: str | None = None  # None: it is about no transaction
 
     def __str__(self) -> str:
         about = self.transaction_id or ""

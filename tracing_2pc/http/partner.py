@@ -53,16 +53,13 @@ _LONGEST_READ: Final = 16 << 20
 
 
 class _Answer(NamedTuple):
-    """What came back; status 0 for nothing. `why` it is no success names the origin.
+    """What came back."""
 
-    `secrets` are what was sent that nobody may see, if the answer repeats it.
-    """
-
-    status: int
+    status: int  # 0 for nothing
     headers: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
-    why: str = ""
-    secrets: tuple[str, ...] = ()
+    why: str = ""  # it is no success; names the origin
+    secrets: tuple[str, ...] = ()  # sent, and nobody may see them, if it repeats them
 
     @property
     def text(self) -> str:

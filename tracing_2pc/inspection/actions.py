@@ -54,18 +54,14 @@ class Action:
 
 
 class ActionContext(NamedTuple):
-    """What actions are chosen by.
-
-    `may_be_begun`: the log can still write a record. `is_replayed`: it was aborted, and
-    no later attempt at its batch is on record.
-    """
+    """What actions are chosen by."""
 
     evidence: TransactionEvidence
     reports: Sequence[ParticipantReport]
     findings: Sequence[Finding]
     settings: Settings
-    may_be_begun: bool
-    is_replayed: bool
+    may_be_begun: bool  # the log can still write a record
+    is_replayed: bool  # aborted, and no later attempt at its batch is on record
 
     @property
     def in_doubt(self) -> list[ParticipantReport]:

@@ -11,15 +11,12 @@ from tracing_2pc.core.errors import ConfigurationError
 
 
 class Checkpoint(NamedTuple):
-    """What Spark keeps of a query: its id, and the newest batch that it has begun.
-
-    A batch `in_flight` is not committed: the next start of the query runs it again.
-    """
+    """What Spark keeps of a query: its id, and the newest batch that it has begun."""
 
     folder: Path
     query: str
     last: int
-    in_flight: bool
+    in_flight: bool  # not committed: the next start of the query runs it again
 
     @property
     def next(self) -> int:

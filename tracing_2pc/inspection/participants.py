@@ -41,12 +41,9 @@ Lists: TypeAlias = Mapping[str, Listing]
 
 
 class PreparedSummary(NamedTuple):
-    """What one participant holds prepared of one transaction.
+    """What one participant holds prepared of one transaction."""
 
-    `age` is that of the oldest branch: seconds by the participant's clock.
-    """
-
-    age: float
+    age: float  # of the oldest branch: seconds by the participant's clock
     branches: int
     rows: int
 

@@ -44,14 +44,11 @@ class Spread(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Seconds that a batch takes: `fixed`, and `per_row` for each of its rows.
+    """Seconds that a batch takes."""
 
-    If not `separated`, each is an upper bound: as if the batch were all of that kind.
-    """
-
-    fixed: float
-    per_row: float
-    separated: bool
+    fixed: float  # whatever its rows
+    per_row: float  # for each of its rows
+    separated: bool  # else each is an upper bound: as if all were of that kind
 
 
 class Obstacle(Word):

@@ -58,15 +58,12 @@ class ChangedError(ClusterError):
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """An API server, and who we are there. Opens nothing until it is asked.
-
-    `token_file` is read anew for each request: a service account's token is rotated.
-    """
+    """An API server, and who we are there. Opens nothing until it is asked."""
 
     url: str
     ca_file: str | None = None
     token: str | None = dataclasses.field(default=None, repr=False)
-    token_file: str | None = None
+    token_file: str | None = None  # read anew for each request: it is rotated
     certificate: tuple[str, str] | None = None
     timeout: float = 30.0
 

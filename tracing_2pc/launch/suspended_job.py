@@ -46,15 +46,12 @@ _TRIES: Final = 20
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is created.
+    """What is created."""
 
-    `manifest` is a Job or a Deployment as one would apply it, with a namespace; `check`
-    is a command that is run to its end in the same pod first; `environment` goes into
-    each container.
-    """
-
-    manifest: Object
+    manifest: Object  # a Job or a Deployment as one would apply it, with a namespace
+    # A command that is run to its end in the same pod first.
     check: tuple[str, ...] = ()
+    # Goes into each container.
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

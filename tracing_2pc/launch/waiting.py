@@ -19,16 +19,12 @@ WORD: Final = "tracing-2pc/transactionId"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a launch makes what an abort has to find: its record says it.
-
-    `repository` is empty where nothing is built; `by_task`: by a TaskRun; `is_past`: a
-    later launch is on record, so this one has ended everywhere.
-    """
+    """Where a launch makes what an abort has to find: its record says it."""
 
     namespace: str
-    repository: str = ""
-    by_task: bool = False
-    is_past: bool = False
+    repository: str = ""  # empty where nothing is built
+    by_task: bool = False  # by a TaskRun
+    is_past: bool = False  # a later launch is on record: this one has ended everywhere
 
     def __str__(self) -> str:
         """Write it as `of` reads it."""

@@ -61,21 +61,16 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """A commit, an abort or a resolution, as it was asked for.
-
-    `branches` are those to commit; `branch` is the one to abort, alone, and only if
-    its digest is `digest`. `reason` is that of a person. Who `may_name` gives the name
-    of the participant that is kept: a job or an operator.
-    """
+    """A commit, an abort or a resolution, as it was asked for."""
 
     transaction: TransactionId
     participant: str
     forgotten_through: int | None = None
-    branches: tuple[BranchRef, ...] = ()
-    branch: BranchId | None = None
-    digest: str | None = None
-    reason: str | None = None
-    may_name: bool = True
+    branches: tuple[BranchRef, ...] = ()  # those to commit
+    branch: BranchId | None = None  # the one to abort, alone
+    digest: str | None = None  # and only if its digest is this one
+    reason: str | None = None  # a person's
+    may_name: bool = True  # a job or an operator: the name that it gives us is kept
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

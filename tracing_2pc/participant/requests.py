@@ -12,15 +12,12 @@ from tracing_2pc.core.states import RequestState
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestQuery:
-    """Which page of a quarantine is wanted; an application or key of None is any.
+    """Which page of a quarantine is wanted."""
 
-    `after` is the time and key of the last request on the page before.
-    """
-
-    application: str | None
-    key: RequestKey | None
+    application: str | None  # None is any
+    key: RequestKey | None  # None is any
     state: RequestState
-    after: tuple[float, str]
+    after: tuple[float, str]  # time and key of the last request on the page before
     limit: int
 
 

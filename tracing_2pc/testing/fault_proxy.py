@@ -334,10 +334,7 @@ class _Request(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Exchange:
-    """One request, what is to go wrong with it, and what has become of it.
-
-    If it is held back, it is sent at `moment`, and `over` once answered or dropped.
-    """
+    """One request, what is to go wrong with it, and what has become of it."""
 
     proxy: FaultProxy
     request: _Request
@@ -347,6 +344,7 @@ class _Exchange:
     statuses: list[int | None] = dataclasses.field(default_factory=list)
     returned: int | None = None
     is_held: bool = False
+    # Of one that is held back: when it is sent, and that it was answered or dropped.
     moment: threading.Event = dataclasses.field(default_factory=threading.Event)
     over: threading.Event = dataclasses.field(default_factory=threading.Event)
 

@@ -34,34 +34,26 @@ class PassedError(ConfigurationError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApplicationStatus:
-    """What the log knows of an application when one of its batches wants to begin.
-
-    `known` says whether it knew it before. `query_owner` is another application, if it
-    has the query that asks. `quarantined` is the id of a quarantined transaction, for
-    this `reason`. `committed` is the newest batch that is decided commit. `newest` is
-    the newest transaction, in whatever `state`, with its `participants`. `attempt` is
-    the newest of the batch that wants to begin, 0 if there is none, with its `carrier`.
-    `has_active` says whether some attempt is undecided. `clock` is the log's time.
-    """
+    """What the log knows of an application when one of its batches wants to begin."""
 
     application: str
-    known: bool
+    known: bool  # whether the log knew it before
     participants: tuple[str, ...]
     query: str | None
-    query_owner: str | None
+    query_owner: str | None  # another application that has the query that asks
     forgotten_through: int | None
     durable_forgotten_through: int | None
-    quarantined: str | None
-    reason: str | None
+    quarantined: str | None  # the id of a quarantined transaction
+    reason: str | None  # for which it is
     newest_run: str | None
     run_known: bool
-    committed: int | None
-    newest: str | None
-    state: TransactionState | None
-    attempt: int
-    carrier: Carrier
-    has_active: bool
-    clock: float
+    committed: int | None  # the newest batch that is decided commit
+    newest: str | None  # the newest transaction, with its `participants`
+    state: TransactionState | None  # of the newest
+    attempt: int  # the newest of the batch that wants to begin; 0: none
+    carrier: Carrier  # of that attempt
+    has_active: bool  # some attempt is undecided
+    clock: float  # the log's time
 
 
 def check_start(application: str, from_batch: int) -> int | None:
