@@ -188,11 +188,11 @@ def record(
 
 
 @contextlib.contextmanager
-def timed(name: str, labels: Labels | None = None) -> Iterator[None]:
+def timed(name: str) -> Iterator[None]:
     """Record how long the block took, unless it raises."""
     since = time.monotonic()
     yield
-    record(name, labels, time.monotonic() - since)
+    record(name, None, time.monotonic() - since)
 
 
 def observe(name: str, callback: Observed) -> None:

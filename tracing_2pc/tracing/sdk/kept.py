@@ -85,21 +85,10 @@ class KeptSpan(trace.Span):
     def update_name(self, name: str) -> None:
         self.name = name
 
-    def add_event(
-        self,
-        name: str,
-        attributes: types.Attributes = None,
-        timestamp: int | None = None,
-    ) -> None:
+    def add_event(self, *_: Any, **_more: Any) -> None:
         """Keep no event."""
 
-    def record_exception(
-        self,
-        exception: BaseException,
-        attributes: types.Attributes = None,
-        timestamp: int | None = None,
-        escaped: bool = False,  # noqa: FBT001, FBT002 - the API's
-    ) -> None:
+    def record_exception(self, *_: Any, **_more: Any) -> None:
         """Keep no text of an exception: it may have a record."""
 
     def end(self, end_time: int | None = None) -> None:
