@@ -87,11 +87,7 @@ class Brokers:
             yield parts.hostname, parts.port
 
     def connect(self) -> Connection:
-        """Connect to the first that answers.
-
-        Raises:
-            BrokerError: none does; why of each.
-        """
+        """Connect to the first that answers; `BrokerError` says why none does."""
         password = self.password and read_secret(self.password, "password")
         reasons = []
         for place in self._places():
@@ -197,11 +193,7 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
     # --- what is asked ---------------------------------------------------------------
 
     def wait(self, found: Callable[[], Found], missing: str) -> Found:
-        """Wait until something is found.
-
-        Raises:
-            BrokerError: it was not, in time, or the connection has failed.
-        """
+        """Wait, as long as an answer may take, until something is found."""
         until = time.monotonic() + self._timeout
         with self._changed:
             while not (what := found()):
@@ -304,11 +296,7 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         self.done(receipt, keep)
 
     def done(self, receipt: str, keep: Callable[[], None]) -> None:
-        """Wait until the broker has done what has this receipt, and all before it.
-
-        Raises:
-            BrokerError: it refuses something, or is gone.
-        """
+        """Wait until the broker has done what has this receipt, and all before it."""
         while not self._is_done(receipt):
             keep()
         with self._changed:

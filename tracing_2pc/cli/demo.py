@@ -13,11 +13,7 @@ from tracing_2pc.core.errors import ConfigurationError
 
 
 def run(options: argparse.Namespace) -> int:
-    """Call `main` of `participants/demo.py`.
-
-    Raises:
-        ConfigurationError: an extra is not installed.
-    """
+    """Call `main` of `participants/demo.py`."""
     try:
         module = _find("demo")
     except ModuleNotFoundError as error:

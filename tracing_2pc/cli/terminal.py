@@ -134,11 +134,7 @@ def confirmed(question: str, words: Sequence[str]) -> bool:
 
 
 def raise_if_no_terminal(otherwise: str) -> None:
-    """Check that a person can be asked; `otherwise` is what to know before `--yes`.
-
-    Raises:
-        ConfigurationError: there is no terminal.
-    """
+    """Check that a person can be asked; `otherwise` is what to know before `--yes`."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigurationError(
             f"there is no terminal to ask on, so {_NOTHING_DONE}: give --yes. "

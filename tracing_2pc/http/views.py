@@ -54,11 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 def gate_of(tokens: str | os.PathLike[str] | None, *, insecure: bool) -> Gate:
-    """Return who is admitted.
-
-    Raises:
-        ConfigurationError: no tokens, and not insecure; or both.
-    """
+    """Return who is admitted; `ConfigurationError` without tokens, if not insecure."""
     if insecure and tokens is not None:
         raise ConfigurationError("give tokens or insecure=True, not both")
     if insecure:

@@ -58,7 +58,11 @@ class ChangedError(ClusterError):
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """An API server, and who we are there. Opens nothing until it is asked."""
+    """An API server, and who we are there. Opens nothing until it is asked.
+
+    What it is asked raises `ClusterError` where no answer came: nobody knows then
+    whether a change was made.
+    """
 
     url: str
     ca_file: str | None = None
@@ -101,21 +105,13 @@ class Cluster:
             ) from None
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """Return an object; None if there is none.
-
-        Raises:
-            ClusterError: no answer.
-        """
+        """Return an object; None if there is none."""
         return self._ask("GET", _path(kind, namespace, name), missing=True)
 
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str]
     ) -> list[Object]:
-        """Return all objects that have these labels.
-
-        Raises:
-            ClusterError: no answer.
-        """
+        """Return all objects that have these labels."""
         wanted = {"labelSelector": ",".join(f"{k}={v}" for k, v in labels.items())}
         return list(self._pages(_path(kind, namespace), wanted | {"limit": str(_PAGE)}))
 
@@ -129,11 +125,7 @@ class Cluster:
             query = {**query, "continue": following}
 
     def create(self, item: Object, *, dry_run: bool = False) -> bool:
-        """Create an object; False if one of its name is there already.
-
-        Raises:
-            ClusterError: it may or may not be there.
-        """
+        """Create an object; False if one of its name is there already."""
         path = _path(item["kind"], item["metadata"]["namespace"])
         path += "?dryRun=All" * dry_run
         return self._ask("POST", path, item, exists=True) is not None
@@ -145,17 +137,12 @@ class Cluster:
 
         Raises:
             ChangedError: it is not at the `resourceVersion` that the change names.
-            ClusterError: it may or may not have changed.
         """
         path = _path(kind, namespace, name) + (f"/{part}" if part else "")
         return self._ask("PATCH", path, change, missing=True) is not None
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object, and what it owns, after it; gone already is well, too.
-
-        Raises:
-            ClusterError: it may or may not be gone.
-        """
+        """Delete an object, and what it owns, after it; gone already is well, too."""
         path = f"{_path(kind, namespace, name)}?propagationPolicy=Background"
         self._ask("DELETE", path, missing=True)
 
