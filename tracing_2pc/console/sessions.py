@@ -94,11 +94,7 @@ class Throttle:
         self._tries: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def raise_if_too_soon(self, peer: str) -> None:
-        """Let this address try.
-
-        Raises:
-            Problem: 429: not yet; a right token is not looked at either.
-        """
+        """Refuse an address, by 429, whatever its token is now."""
         _, until = self._tries.get(peer, (0, 0.0))
         if (left := until - self._clock()) > 0:
             wait = int(left) + 1

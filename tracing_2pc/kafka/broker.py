@@ -257,12 +257,7 @@ class Broker:
     def ends(
         self, places: Iterable[Place], isolation: IsolationLevel
     ) -> dict[Place, float]:
-        """Return the offset after each one's last record; infinite for what is gone.
-
-        Raises:
-            KafkaException: as `end`.
-            UnstableError: as `end`.
-        """
+        """Return the offset after each one's last record, as `end`; infinite: gone."""
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
         return {
             (at.topic, at.partition): self._end_or_gone(future)

@@ -45,11 +45,7 @@ class LaunchFile:
 
     @classmethod
     def read(cls, path: str | Path) -> LaunchFile:
-        """Read a file.
-
-        Raises:
-            ConfigurationError: says which field is wrong, and how it is written.
-        """
+        """Read a file; `ConfigurationError` names the field that is wrong."""
         import yaml
 
         try:

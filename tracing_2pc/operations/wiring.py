@@ -60,11 +60,7 @@ def open_participants(settings: Settings) -> Mapping[str, RemoteParticipant]:
 def participant_named(
     name: str, participants: Mapping[str, RemoteParticipant]
 ) -> RemoteParticipant:
-    """Return the participant that a person means.
-
-    Raises:
-        ConfigurationError: the settings have no address of it.
-    """
+    """Return the participant that a person means, or raise `ConfigurationError`."""
     if name not in participants:
         raise ConfigurationError(
             f"no participant {name!r} in the settings; they have: "

@@ -11,11 +11,7 @@ from tracing_2pc.core.states import Vote
 
 
 def raise_if_refused(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
-    """Raise the first vote to abort, in the words of who has voted.
-
-    Raises:
-        ParticipantRefusedError: somebody votes abort.
-    """
+    """Raise the first vote to abort as a refusal, in the words of who has voted."""
     for receipt in receipts:
         if receipt.vote is Vote.ABORT:
             raise ParticipantRefusedError(

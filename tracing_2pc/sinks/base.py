@@ -123,11 +123,7 @@ def check_leftovers(sink: Sink) -> None:
 
 
 def check_job(sink: Sink, application: str) -> None:
-    """Call `check_job(application)` of each hand-written sink that has it.
-
-    Raises:
-        Exception: what a sink raises; the job is not started then.
-    """
+    """Call `check_job(application)` of each hand-written sink that has it."""
     for own in _own(participants_of(sink)):
         if check := find_method(own.sink, "check_job"):
             check(application)

@@ -144,11 +144,7 @@ class CompositeSink:
 
 
 def as_single_sink(sinks: Sink | Sequence[Sink]) -> Sink:
-    """Return a sink as it is, and several as one.
-
-    Raises:
-        ConfigurationError, ContractError: as `CompositeSink`.
-    """
+    """Return a sink as it is, and several as one `CompositeSink`."""
     if isinstance(sinks, DistributedSink) or not isinstance(sinks, Sequence):
         return sinks
     return sinks[0] if len(sinks) == 1 else CompositeSink(sinks)

@@ -113,11 +113,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def raise_if_unsupported(table: Any) -> None:
-    """Refuse a table that asks its writers for more than a file and its row count.
-
-    Raises:
-        ConfigurationError: says what it asks for.
-    """
+    """Refuse a table that asks its writers for more than a file and its row count."""
     protocol, metadata = table.protocol(), table.metadata()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     asked = sorted(map(str, features - _FEATURES))

@@ -44,11 +44,7 @@ class Job:
         replaces: Collection[str] = (),
         links: str | None = None,
     ) -> Job:
-        """Check what can be checked without a participant.
-
-        Raises:
-            ConfigurationError: says what to change.
-        """
+        """Check what needs no participant; `ConfigurationError` says what to change."""
         try:
             check_application(application)
         except ValueError as error:

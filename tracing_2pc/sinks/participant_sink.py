@@ -229,11 +229,7 @@ def check_urls(participants: Mapping[str, RemoteParticipant]) -> None:
 def check_addresses(
     participants: Mapping[str, RemoteParticipant], application: str
 ) -> None:
-    """Raise unless each address leads to the participant that is meant, and one only.
-
-    Raises:
-        ConfigurationError: as `ParticipantSink.check`.
-    """
+    """Raise, as `check`, unless each address leads to the one that is meant."""
 
     def ask(participant: RemoteParticipant) -> Identity | None:
         with contextlib.suppress(ParticipantError):

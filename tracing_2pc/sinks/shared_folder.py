@@ -65,11 +65,7 @@ class SharedFolder:
         return self.path / ".tpc" / f"{self._name}.{Path(path).name}{TEMPORARY}"
 
     def raise_if_linked(self, paths: Iterable[str]) -> None:
-        """See that no folder of these files is a symbolic link: it may lead elsewhere.
-
-        Raises:
-            ParticipantRefusedError: one is.
-        """
+        """Refuse files in a folder that is a symbolic link: it may lead elsewhere."""
         for folder in sorted({p for path in paths for p in Path(path).parents}):
             if folder.name and (self.path / folder).is_symlink():
                 raise ParticipantRefusedError(

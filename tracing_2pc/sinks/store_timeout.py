@@ -29,11 +29,7 @@ class StoreTimeout:
 
     @classmethod
     def of(cls, sink: Any) -> StoreTimeout:
-        """Read the attributes of a sink.
-
-        Raises:
-            ContractError: they are not in their form, or there is no limit to warn of.
-        """
+        """Read the attributes of a sink, or raise `ContractError`."""
         limit = option(sink, "store_timeout")
         warn_at = option(sink, "store_timeout_warning")
         gives_up = option(sink, "give_up_after_store_timeout")

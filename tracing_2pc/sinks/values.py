@@ -154,11 +154,7 @@ def new_layout(
 def raise_if_apart(
     layout: Mapping[str, Any], kind: str, known: Mapping[str, Any], of: str = "files"
 ) -> None:
-    """Compare a layout with one that is known; an empty one fits all.
-
-    Raises:
-        ConfigurationError: no reader could put the files together.
-    """
+    """Raise `ConfigurationError` if no reader could read a layout with a known one."""
     if not known:
         return
     by, columns = layout["partition_by"], layout["columns"]

@@ -24,11 +24,7 @@ _TYPES: Final = re.compile(
 
 
 def check_links(column: str, schemas: Iterable[StructType]) -> None:
-    """Refuse a column that no schema has, or that holds no headers.
-
-    Raises:
-        ConfigurationError: says what to change.
-    """
+    """Refuse a column that no schema has, or that holds no headers."""
     types = [s[column].dataType.simpleString() for s in schemas if column in s.names]
     if not types:
         raise ConfigurationError(

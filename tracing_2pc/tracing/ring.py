@@ -61,11 +61,7 @@ def prepare(folder: Path) -> None:
 
 
 def append(folder: Path, lines: bytes) -> None:
-    """Append whole lines in one write.
-
-    Raises:
-        OSError: they are lost, as a whole or in part.
-    """
+    """Append whole lines in one write; where it raises `OSError`, some are lost."""
     file = _open(folder)
     try:
         # First a line's end: what stands before may be cut short.

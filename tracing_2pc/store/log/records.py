@@ -394,11 +394,7 @@ def is_time(stored: float | None) -> bool:
 
 
 def state_of(id_: str, state: str) -> TransactionState:
-    """Return the state in a row that is read without its record.
-
-    Raises:
-        DecisionLogError: there is no such state.
-    """
+    """Return the state in a row that is read without its record, if there is one."""
     with readable(id_):
         return TransactionState(state)
 

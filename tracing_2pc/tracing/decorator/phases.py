@@ -120,11 +120,7 @@ def _parent(current: Context, carrier: Mapping[str, str]) -> Context | None:
 
 
 def raise_if_deferred(where: str, method: Method) -> None:
-    """Refuse a phase whose call returns before its work is done.
-
-    Raises:
-        ContractError: it is `async`, or a generator.
-    """
+    """Refuse, by `ContractError`, a phase that returns before its work is done."""
     inner = inspect.unwrap(method)
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         raise ContractError(

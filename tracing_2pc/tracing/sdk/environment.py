@@ -77,11 +77,7 @@ def wants(signal: str) -> bool:
 
 
 def protocol(signal: str) -> str:
-    """Return the protocol of OTLP that a signal is sent by.
-
-    Raises:
-        ConfigurationError: there is none of that name; names the variable.
-    """
+    """Return a signal's protocol of OTLP, or raise `ConfigurationError`."""
     own = f"{_OTLP}{signal}_PROTOCOL"
     variable = own if os.environ.get(own) else f"{_OTLP}PROTOCOL"
     named = os.environ.get(variable, "").strip() or "http/protobuf"
@@ -97,11 +93,7 @@ def extra_of(signal: str) -> str:
 
 
 def otlp_headers(signal: str) -> str | None:
-    """Return what `TPC_OTLP_HEADERS` refers to; a process's own headers win over it.
-
-    Raises:
-        ConfigurationError: it is no reference, or there is nothing.
-    """
+    """Return what `TPC_OTLP_HEADERS` refers to; a process's own headers win over it."""
     if _otlp(signal, "HEADERS") or not (reference := os.environ.get(HEADERS)):
         return None
     return read_secret(reference, HEADERS)

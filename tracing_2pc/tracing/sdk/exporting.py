@@ -196,11 +196,7 @@ def _kept(span: ReadableSpan) -> bytes | None:
 
 
 def to_ring(folder: Path) -> BatchSpanProcessor:
-    """Make what keeps spans in a ring, half a second after they have ended.
-
-    Raises:
-        OSError: the folder cannot be used.
-    """
+    """Make what keeps spans in a ring, half a second after they have ended."""
     # All three are given: what the environment says is about what is sent.
     return BatchSpanProcessor(Ring(folder), QUEUE, SCHEDULE_MS, _LINES)
 
