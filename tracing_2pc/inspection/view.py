@@ -242,9 +242,7 @@ def _find_waiting(
     Of all that waits of its application, where it cannot be told apart.
     """
     record, id_ = evidence.record, evidence.transaction
-    if record is None or record.decided is None:
-        return []
-    if record.decision is not Decision.COMMIT:
+    if record is None or record.decision is not Decision.COMMIT:
         return []
     refused = list_refused(answering, id_.application, limit=REFUSED)
     listings = {
@@ -313,7 +311,8 @@ def _view_of(
     audit = tuple(log.audit(transaction))
     receipts = record.receipts if record else ()
     deliveries = evidence.deliveries
-    names = ("state", "decision", "run", "started", "decided", "finished")
+    words = ("state", "decision", "run", "cause", "detail")
+    names = (*words, "started", "decided", "finished")
     on_record: dict[str, Any] = {name: getattr(record, name, None) for name in names}
     return TransactionView(
         transaction,
@@ -324,8 +323,6 @@ def _view_of(
         **on_record,
         trace=record.trace_id if record else None,
         reason=log.reason(transaction),
-        cause=record.cause if record else None,
-        detail=record.detail if record else None,
         near=near,
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],
