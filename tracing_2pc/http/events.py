@@ -254,11 +254,7 @@ def _check_json(where: str, text: bytes) -> None:
 
 
 def _members(text: str) -> Mapping[str, tuple[Any, str]]:
-    """Read an object strictly: each member's content, and how it is written.
-
-    Raises:
-        ValueError, IndexError, RecursionError: it is none.
-    """
+    """Read an object strictly: each member's content, and how it is written."""
     if usual := _USUAL.match(text):
         first = usual.end()
         content, at = _EXACT.raw_decode(text, first)

@@ -75,9 +75,6 @@ def list_transactions(
     """List what the filters let through, and what is prepared without a record.
 
     Orphans are left out where a state is asked for.
-
-    Raises:
-        DecisionLogError: the log cannot be read.
     """
     clock, application = SystemClock(), filters.application
     evidence = survey_all(log, participants, settings, clock, bool)

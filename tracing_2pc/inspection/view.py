@@ -194,9 +194,6 @@ def view_transaction(
     Participants are asked before the log: what they hold without a record is then
     forgotten or foreign, and never too new. Those that hold something that the log has
     closed are asked again: they may just have been told.
-
-    Raises:
-        DecisionLogError: the log cannot be read, or the record cannot be trusted.
     """
     clock = clock or SystemClock()
     answers = ask_about(participants, transaction, clock)

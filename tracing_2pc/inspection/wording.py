@@ -77,11 +77,7 @@ def format_time_of_day(at: float, now: float) -> str:
 
 
 def parse_time(text: str, now: float) -> float:
-    """Read a time: how long ago, as in *2h*, or in ISO 8601; in UTC without a zone.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Read how long ago, as *2h*, or an ISO 8601 time; `ValueError`: it is neither."""
     with contextlib.suppress(ValueError):
         return now - read_duration(text)
     try:

@@ -217,11 +217,7 @@ def _place_of(log: LogReader) -> PlaceOf:
 def withdraw(
     file: LaunchFile, log: OperatorLog, settings: Settings, cluster: Cluster
 ) -> None:
-    """End what was launched: undecided, it is rolled back; decided, finished; stopped.
-
-    Raises:
-        TwoPhaseError: not now; ask again.
-    """
+    """End what was launched: rolled back, or if decided, finished; then stopped."""
     newest = newest_launch(file, log)
     once = dataclasses.replace(settings, on_pending="fail", inline_tries=1)
     job = _job(file, log, once, threading.Event(), cluster, newest)

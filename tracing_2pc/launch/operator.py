@@ -105,11 +105,7 @@ class Operator:
             stopping.wait(pause)
 
     def look(self) -> None:
-        """Do what there is to do for each resource, once.
-
-        Raises:
-            TwoPhaseError: the API server does not answer.
-        """
+        """Do what there is to do for each resource, once, or raise: ask again."""
         items = self._cluster.list(KIND, self._namespace, {})
         for uid in self._under_way.keys() - {item["metadata"]["uid"] for item in items}:
             self._under_way[uid].stopping.set()  # its resource is gone

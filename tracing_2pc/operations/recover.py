@@ -19,9 +19,6 @@ def recover(
 
     Participants without an address in the settings keep their transactions
     unfinished; so do hand-written sinks, which only their own job can call.
-
-    Raises:
-        ConfigurationError: the log knows no such application.
     """
     if application is not None:
         raise_if_unknown(log, application)

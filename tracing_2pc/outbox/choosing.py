@@ -41,11 +41,7 @@ class Choice:
     def message(
         self, record: Record, row: int, encode: Encode | None = None
     ) -> Message:
-        """Make the message that is stored, and sent as it is.
-
-        Raises:
-            RefusalError: conflict: the record has not what is needed.
-        """
+        """Make the message that is stored, and sent as it is; or refuse the record."""
         place = self._place
         if not isinstance(place, str):
             chosen = _chosen(place, record, row, self._place_named)

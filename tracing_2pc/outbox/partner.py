@@ -52,11 +52,7 @@ class Partner(Protocol):
         """Seconds that a call waits for its next byte, at most."""
 
     def check(self, records: Sequence[str]) -> None:
-        """Ask whether these records would be taken.
-
-        Raises:
-            RefusalError: conflict: they would not; not now: no answer.
-        """
+        """Ask whether these records would be taken; or refuse: conflict, or not now."""
 
     def send(self, requests: Sequence[Request]) -> Sequence[PartnerAnswer]:
         """Send one request, or several as one, once; its key is the same each time.

@@ -120,11 +120,7 @@ def made_by(make: MakeRequest, record: str, key: RequestKey) -> str:
 
 
 def partner_request_of(stored: str) -> PartnerRequest:
-    """Return the request that a row is; a record is posted as it is.
-
-    Raises:
-        ValueError: an older release stored what cannot be sent.
-    """
+    """Return the request that a row is; `ValueError`: it cannot be sent."""
     if not stored.startswith("["):
         return PartnerRequest("POST", "", stored)
     method, path, headers, body, *_ = json.loads(stored)

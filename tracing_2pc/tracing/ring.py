@@ -115,10 +115,7 @@ def folders() -> list[Path]:
 def read(folder: Path, id_: str) -> Iterator[dict[str, Any]]:
     """Yield the spans in whose line an id stands as a value, some of them twice.
 
-    What is no whole line, or no object, is left out.
-
-    Raises:
-        OSError: the folder or a file cannot be read.
+    What is no whole line, or no object, is left out. What cannot be read is `OSError`.
     """
     os.scandir(folder).close()
     wanted = json.dumps(id_).encode()

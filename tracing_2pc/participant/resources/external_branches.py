@@ -74,11 +74,7 @@ class BranchPlace(Protocol):
     """Each durable step here makes earlier notes of the journal durable, too."""
 
     def set_up(self, connection: Connection) -> None:
-        """Check the settings that votes depend on.
-
-        Raises:
-            ConfigurationError: with the setting to change.
-        """
+        """Check the settings that votes depend on; `ConfigurationError` has a cure."""
 
     def write(self, upload: BranchUpload) -> contextlib.AbstractContextManager[Written]:
         """Write a branch, whose tag is drawn, and yield what prepares it.

@@ -401,11 +401,7 @@ def state_of(id_: str, state: str) -> TransactionState:
 
 @contextlib.contextmanager
 def readable(id_: str) -> Iterator[None]:
-    """Refuse a row that is read without its record, and is no such row any more.
-
-    Raises:
-        DecisionLogError: instead of what its damaged values have raised.
-    """
+    """Refuse, by `DecisionLogError`, a row that is read alone and is damaged."""
     try:
         yield
     except (TypeError, ValueError):
