@@ -130,6 +130,11 @@ class ActiveMQRelay:
     # --- at prepare ------------------------------------------------------------------
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
+        """Make messages as they will be sent, and measure them.
+
+        Raises:
+            RefusalError: conflict: a record cannot be sent, with its column and why.
+        """
         for row, record in enumerate(records):
             message = self._choice.message(record, row)
             if not message.topic or _NO_QUEUE & set(message.topic):
@@ -154,7 +159,12 @@ class ActiveMQRelay:
     # --- after the commit ------------------------------------------------------------
 
     def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
-        """Get hold of the token, which keeps all others out, and read it."""
+        """Get hold of the token, which keeps all others out, and read it.
+
+        Raises:
+            BrokerError: no broker answers; another connection has the token still; or
+                it must exist, and was not missed for long enough.
+        """
         self.let_go()
         self._token_queue = f"tpc.{journal}"
         connection = self._connection = self._brokers.connect()
@@ -218,6 +228,11 @@ class ActiveMQRelay:
             raise BrokerError(f"queue {self._token_queue} has no token: {why}")
 
     def publish(self, publication: Publication) -> None:
+        """Send all messages and the next token in one transaction of the broker.
+
+        Raises:
+            BrokerError: anything; only `take_over` knows what became of it.
+        """
         connection = self._connection
         if connection is None:
             raise BrokerError("nothing was taken over")
@@ -226,10 +241,7 @@ class ActiveMQRelay:
             publication.keep()
         transaction = connection.begin()
         for message in publication.messages:
-            headers = dict(message.headers)
-            if message.key is not None:
-                headers["JMSXGroupID"] = message.key
-            connection.send(message.topic, message.value, headers, transaction)
+            self._send(connection, message, transaction)
             publication.keep()
         failpoint("relay.before_position")
         text = json.dumps(publication.position)
@@ -257,6 +269,13 @@ class ActiveMQRelay:
             raise BrokerError(f"queue {self._token_queue} has another token: {found}")
         self._awaited = None
 
+    @staticmethod
+    def _send(connection: Connection, message: Message, transaction: str) -> None:
+        headers = dict(message.headers)
+        if message.key is not None:
+            headers["JMSXGroupID"] = message.key
+        connection.send(message.topic, message.value, headers, transaction)
+
     def expect(self, topics: Iterable[str]) -> None:
         """Do nothing: what is committed, consumers see."""
 
@@ -265,6 +284,7 @@ class ActiveMQRelay:
         return Readers(self._number)
 
     def let_go(self) -> None:
+        """Hold no token: the lease may be another process's."""
         connection = self._connection
         self._reset()
         if connection is not None:
@@ -280,6 +300,7 @@ class ActiveMQRelay:
         return f"queue {self._token_queue} has {found}"
 
     def close(self) -> None:
+        """Release the connection. Nothing is lost if it is never called."""
         self.let_go()
 
 

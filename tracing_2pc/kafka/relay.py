@@ -186,6 +186,12 @@ class KafkaRelay:
     # --- at prepare ------------------------------------------------------------------
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
+        """Encode records as they will be sent, and measure them.
+
+        Raises:
+            RefusalError: conflict: a record cannot be sent, with its column and why;
+                not now: the broker does not say what its topic takes.
+        """
         if self._encode is None and self._encoding is not None:
             opened = self._encoding.open(self._timeout)
             self._encode = self._opened.enter_context(opened)
@@ -212,6 +218,12 @@ class KafkaRelay:
     # --- after the commit ------------------------------------------------------------
 
     def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
+        """Fence whoever published before, then read the last position.
+
+        Raises:
+            KafkaException: the broker does not answer.
+            UnstableError: it does not know yet, or never, how a transaction ended.
+        """
         self._drop_producer()
         broker, name = self._connected(), f"tpc-{journal}"
         broker.connect()
@@ -241,6 +253,14 @@ class KafkaRelay:
         return position
 
     def publish(self, publication: Publication) -> None:
+        """Send all messages and the position in one transaction of the broker.
+
+        Raises:
+            PublishError: the broker has refused a message.
+            OutlastedError: it takes longer than the broker allows.
+            UnstableError: it has committed, and readers are held back where it begins.
+            KafkaException: anything else; only `take_over` knows what became of it.
+        """
         producer = self._producer
         if producer is None:
             raise PublishError("nothing was taken over")
@@ -365,6 +385,11 @@ class KafkaRelay:
         return ""
 
     def expect(self, topics: Iterable[str]) -> None:
+        """Look out for all that is in these topics now.
+
+        Raises:
+            KafkaException: the broker does not answer.
+        """
         broker = self._connected()
         places = [place for topic in topics for place in broker.places(topic)]
         ends = broker.ends(places, IsolationLevel.READ_UNCOMMITTED) if places else {}
@@ -375,6 +400,9 @@ class KafkaRelay:
 
         A broker that is killed can lose the end of a transaction that it has committed.
         It counts after the longest that any transaction of this relay may take.
+
+        Raises:
+            KafkaException: the broker does not answer.
         """
         if not self._awaited:
             self._awaited, self._expected = self._expected, {}
@@ -405,7 +433,11 @@ class KafkaRelay:
         """Do nothing: a successor fences this one."""
 
     def unfit(self, journal: str) -> Iterable[tuple[str, str]]:
-        """Ask the broker what does not fit, of this topic or those that are known."""
+        """Ask the broker what does not fit, of this topic or those that are known.
+
+        Raises:
+            KafkaException: the broker does not answer.
+        """
         broker, name = self._connected(), f"tpc-{journal}"
         return broker.unfit(self._topics(broker), name, self._transaction_timeout)
 
@@ -415,12 +447,14 @@ class KafkaRelay:
         return [topic] if isinstance(topic, str) else broker.known_topics
 
     def ends(self) -> str:
+        """Say which transactions the last records of its topic are of."""
         if not isinstance(self._topic, str):
             return ""
         found = self._connected().last_headers(self._topic, "tpc-transaction")
         return f"topic {self._topic} ends with {', '.join(found) or 'none of ours'}"
 
     def close(self) -> None:
+        """Release connections. Nothing is lost if it is never called."""
         self._drop_producer()
         self._broker = self._encode = None
         self._opened.close()

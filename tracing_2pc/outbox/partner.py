@@ -52,7 +52,11 @@ class Partner(Protocol):
         """Seconds that a call waits for its next byte, at most."""
 
     def check(self, records: Sequence[str]) -> None:
-        """Ask whether these records would be taken; or refuse: conflict, or not now."""
+        """Ask whether these records would be taken.
+
+        Raises:
+            RefusalError: conflict: they would not; not now: no answer.
+        """
 
     def send(self, requests: Sequence[Request]) -> Sequence[PartnerAnswer]:
         """Send one request, or several as one, once; its key is the same each time.

@@ -1,4 +1,7 @@
-"""Whether everybody on record has voted: the condition of a commit (rule 1)."""
+"""Whether everybody on record has voted: the condition of a commit (rule 1).
+
+What a participant answers to a prepare, its vote, is in `participant/answers.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from tracing_2pc.core.states import Vote
 
 
 def raise_if_refused(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
-    """Raise the first vote to abort as a refusal, in the words of who has voted."""
+    """Raise the first vote to abort, in the words of who has voted.
+
+    Raises:
+        ParticipantRefusedError: somebody votes abort.
+    """
     for receipt in receipts:
         if receipt.vote is Vote.ABORT:
             raise ParticipantRefusedError(

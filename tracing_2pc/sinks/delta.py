@@ -105,6 +105,12 @@ class DeltaSink(FolderSink[DeltaHandle]):
         super().check_job(application)
 
     def begin(self, context: BranchContext) -> DeltaHandle:
+        """Open a branch aside; a file of it is made with its first row.
+
+        Raises:
+            ConfigurationError: as `check_job`; or not the folder that the driver sees.
+            ParticipantRefusedError: the batch is committed here already.
+        """
         transaction = context.transaction_id
         table = open_table(self._folder.path)
         raise_if_unsupported(table)
@@ -139,19 +145,21 @@ class DeltaSink(FolderSink[DeltaHandle]):
             handle.writer.write(part)
 
     def pre_commit(self, handle: DeltaHandle) -> None:
+        """Make the files durable, aside."""
         super().pre_commit(handle)
-        aside = self._folder.aside
         handle.files = [
             {
                 "path": file["path"],
                 "size": file["bytes"],
                 "partition_values": handle.writer.values[file["path"]],
-                "modification_time": aside(file["path"]).stat().st_mtime_ns
-                // 1_000_000,
+                "modification_time": self._made(file["path"]),
                 "stats": _stats(file["rows"]),
             }
             for file in handle.files
         ]
+
+    def _made(self, path: str) -> int:
+        return self._folder.aside(path).stat().st_mtime_ns // 1_000_000
 
     def commit(self, handle: DeltaHandle) -> None:
         """Commit a transaction of one branch: a second one of it is refused."""

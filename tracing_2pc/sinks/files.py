@@ -99,6 +99,13 @@ class FileSink(FolderSink[FileHandle]):
         self._newest = self._folder.newest(application)
 
     def begin(self, context: BranchContext) -> FileHandle:
+        """Open a branch aside; a file of it is made with its first row.
+
+        Raises:
+            ConfigurationError: this is not the folder that the driver sees.
+            ParticipantRefusedError: the batch, or a later one, is committed here
+                already.
+        """
         transaction = context.transaction_id
         committed = self._folder.committed(transaction)
         newest = -1 if self._newest is None else self._newest
