@@ -1,7 +1,7 @@
 // The theme's search takes each word for the beginning of one, and ranks a page that has one word in a title above one
-// that has them all. Before it: leave out words such as "how do I", and cut the others to their stem. After it: rank by
-// BM25F, section by section: rare words count most, a title more than a text, and a page's title a little for each section;
-// all of it times what the page says of itself (`search: boost`).
+// that has them all. Before it: leave out words such as "how do I" and a batch's number, and cut the others to their
+// stem. After it: rank by BM25F, section by section: rare words count most, a title more than a text, and a page's title
+// a little for each section; all of it times what the page says of itself (`search: boost`).
 {
   const TITLE = 6, PAGE = 0.5, LONG = 0.4, ENOUGH = 1.2
 
@@ -46,7 +46,7 @@
   addEventListener("message", ({data}) => {
     if (data.data?.docs) return read(data.data.docs)
     if (typeof data.data !== "string" || /(^|\s)[+-]|["+:^~*]/.test(data.data)) return asked = []  // the theme's own signs
-    const words = split(data.data), kept = words.filter(says)
+    const words = split(data.data.replace(/\b(batch|transaction) \d+/gi, "$1")), kept = words.filter(says)
     const sought = kept.length ? kept : words
     asked = [...new Set(sought.map(stemmed))]
     data.data = sought.map((word) => {
