@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -33,11 +34,23 @@ def project(tmp_path, monkeypatch):
     return folder
 
 
+def ours(project: Path) -> dict[str, dict[str, Any]]:
+    """Return those services of its compose file whose image it builds, by name."""
+    stack = yaml.safe_load((project / "compose.yaml").read_text())
+    mine = {n: s for n, s in stack["services"].items() if n != "postgres"}
+    assert set(mine) == {"partner", "ledger", "notifier", "job"}
+    return mine
+
+
 def run_tests(project: Path, *chosen: str) -> subprocess.CompletedProcess[str]:
     """Run its tests as its README says."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
-    told = {**os.environ, "PYTHONPATH": str(ROOT), "TPC_SPANS": "off"}
-    return ran(command, cwd=project, env=told)
+    return ran(command, cwd=project, env=told())
+
+
+def told() -> dict[str, str]:
+    """Return the environment of its programs."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TPC_SPANS": "off"}
 
 
 def test_a_project_is_whole(project, capsys):
@@ -77,7 +90,7 @@ def test_its_containers_read_the_tokens(project):
     assert (project / "tokens").stat().st_mode & 0o077 == 0
     stack = yaml.safe_load((project / "compose.yaml").read_text())
     assert stack["secrets"] == {"tokens": {"environment": "TOKENS"}}
-    for service in (s for s in stack["services"].values() if "build" in s):
+    for service in ours(project).values():
         assert service["secrets"] == [{"source": "tokens", "mode": 0o444}]
     assert (
         'TOKENS="$(cat tokens)" docker compose' in (project / "README.md").read_text()
@@ -86,10 +99,7 @@ def test_its_containers_read_the_tokens(project):
 
 def test_its_containers_are_told_what_they_read(project):
     """Each variable is one of the settings, or of the program that is started."""
-    stack = yaml.safe_load((project / "compose.yaml").read_text())
-    for name, service in stack["services"].items():
-        if "build" not in service:
-            continue
+    for name, service in ours(project).items():
         assert re.search(
             rf"(gunicorn {name}:app|python {name}\.py)", service["command"]
         )
@@ -97,6 +107,48 @@ def test_its_containers_are_told_what_they_read(project):
         for variable in service.get("environment", {}):
             setting = variable.removeprefix("TPC_").lower()
             assert variable in program or setting in SETTINGS, variable
+
+
+def test_its_containers_share_an_image(project):
+    """It is built once, and a wheel that no index has is found beside it."""
+    services = ours(project)
+    assert {service["image"] for service in services.values()} == {"my-pipeline-app"}
+    assert [n for n, service in services.items() if "build" in service] == ["job"]
+    built = (project / "Dockerfile").read_text()
+    assert "COPY requirements.txt wheels/* /build/\n" in built
+    assert re.search(r"pip install .*--find-links /build -r /build/requ", built)
+    assert "--wheel-dir wheels" in (project / "README.md").read_text()
+
+
+def test_its_containers_say_how_they_are(project):
+    """A service by a page that it has; the job by its process: it has no page."""
+    assert main(["init"]) == 0
+    services = ours(project)
+    assert "healthcheck" not in services.pop(
+        "job"
+    )  # `up --wait` fails at a disabled one
+    for name, service in services.items():
+        *_, code = service["healthcheck"]["test"]
+        (page,) = re.findall(r"http://127\.0\.0\.1:8080(/[a-z/]+)'", code)
+        ask = f"import {name} as m; print(m.app.test_client().get('{page}').status)"
+        done = ran([sys.executable, "-c", ask], cwd=project, env=told())
+        assert re.match("20[04] ", done.stdout), (name, done.stdout, done.stderr)
+
+
+def test_its_containers_keep_spans_in_one_place(project):
+    """What `tracing-2pc trace` shows in one container is of all."""
+    (folder,) = re.findall(r"TPC_SPANS=(\S+)", (project / "Dockerfile").read_text())
+    for name, service in ours(project).items():
+        assert f"spans:{folder}" in service["volumes"], name
+
+
+def test_its_readme_names_containers_that_exist(project):
+    """Each command of docker compose is about a service of the file."""
+    said = (project / "README.md").read_text()
+    verbs = r"exec(?: -e TPC_TOKEN)?|kill|start|logs --follow"
+    named = re.findall(rf"docker compose (?:{verbs}) (\w+)", said)
+    assert set(named) == {"job", "ledger", "postgres"}
+    assert set(named) <= {*ours(project), "postgres"}
 
 
 @pytest.mark.parametrize("name", ["My Pipeline", "there"])
