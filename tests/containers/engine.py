@@ -109,11 +109,7 @@ def mounted(folder: Path) -> list[str]:
 def build(at: Engine, scratch: Path) -> None:
     """Make every image that the file names; what has not changed is not made again."""
     tags = settings(ENV_FILES[0])
-    if not at.docker("images", "-q", "tracing-2pc-base:bookworm"):
-        packed = scratch / "base.tar"
-        subprocess.run(["tar", "-C", ENGINE / "base", "-cf", packed, "."], check=True)
-        at.docker("import", str(packed), "tracing-2pc-base:bookworm")
-        packed.unlink()
+    base(at, scratch)
     image(at, tags["PYTHON_IMAGE"], IMAGES / "python")
     image(at, f"{tags['OURS_IMAGE']}-build", ROOT, "--target=build")
     image(at, tags["OURS_IMAGE"], ROOT)
@@ -133,6 +129,15 @@ def build(at: Engine, scratch: Path) -> None:
     image(at, tags["SKYWALKING_UI_IMAGE"], IMAGES / "pages", PORT="8080")
     image(at, tags["GRAFANA_IMAGE"], IMAGES / "pages", PORT="3000")
     at.docker("image", "prune", "--force")  # those whose tag went to a newer one
+
+
+def base(at: Engine, scratch: Path) -> None:
+    """Make what the stand-ins are built on, unless it is there."""
+    if not at.docker("images", "-q", "tracing-2pc-base:bookworm"):
+        packed = scratch / "base.tar"
+        subprocess.run(["tar", "-C", ENGINE / "base", "-cf", packed, "."], check=True)
+        at.docker("import", str(packed), "tracing-2pc-base:bookworm")
+        packed.unlink()
 
 
 def image(at: Engine, tag: str, folder: Path, *how: str, **arguments: str) -> None:
