@@ -445,6 +445,14 @@ def test_an_id_that_nobody_knows(operator, command, transaction, code):
     assert "\x1b" not in out + err
 
 
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_an_id_may_lack_its_attempt(operator, command):
+    """The newest attempt at the batch is meant, as by `trace`."""
+    stuck(operator)
+    code, (shown,) = operator.json(command, str(T).rpartition(".")[0])
+    assert (code, shown["transaction"]) == (1, str(T))
+
+
 @pytest.mark.parametrize("command", [["ls"], ["show", str(T)], ["explain", str(T)]])
 def test_hostile_text_is_harmless(operator, command):
     """In a reason, an error, an audit, a run: one line, cut, without an escape."""

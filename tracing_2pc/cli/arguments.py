@@ -165,8 +165,12 @@ def _add_reading(add: Add) -> None:
     )
     ls.add_argument("--log-only", action="store_true", help="ask no participant")
 
-    _add_transaction(add("show", "show all that is known of one transaction"))
-    _add_transaction(add("explain", "explain what is wrong with one, and what is safe"))
+    for name, about in (
+        ("show", "show all that is known of one transaction"),
+        ("explain", "explain what is wrong with one, and what is safe"),
+    ):
+        newest = f"{_TRANSACTION}; without the attempt, the newest"
+        add(name, about).add_argument("transaction", metavar="ID", help=newest)
     trace = add("trace", "show where its time went, as a tree of spans in words")
     about = f"{_TRANSACTION}; without the attempt, the newest; or the id of a trace"
     trace.add_argument("transaction", metavar="ID", help=about)

@@ -19,13 +19,14 @@ from tracing_2pc.cli.terminal import (
     when,
 )
 from tracing_2pc.core.links import links_of
-from tracing_2pc.core.model import DeliveryRecord, TransactionId
+from tracing_2pc.core.model import DeliveryRecord
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.summary import (
     describe_abort,
     describe_delivery,
     describe_near,
 )
+from tracing_2pc.inspection.trace_sources import transaction_named
 from tracing_2pc.inspection.view import TransactionView, view_transaction
 from tracing_2pc.inspection.wording import (
     format_count,
@@ -56,10 +57,10 @@ def print_transaction(
 
     `lines` shows a view and its links to people, `json_of` a view to programs.
     """
-    transaction = TransactionId.parse(options.transaction)
+    named = transaction_named(options.transaction)
     participants = open_participants(settings)
     with open_configured_log(settings) as log, asking(participants):
-        view = view_transaction(log, participants, transaction, settings)
+        view = view_transaction(log, participants, named(log), settings)
     links = links_of(settings.links, view.transaction, view.trace)
     print_either(options, {**json_of(view), "links": links}, lines(view, links))
     return code_of(view)

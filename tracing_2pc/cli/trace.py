@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
 import textwrap
@@ -12,14 +11,13 @@ from typing import Final
 
 from tracing_2pc.cli.arguments import DONE, LEFT, USAGE
 from tracing_2pc.cli.terminal import headed, paint, print_either, prose, safe
-from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.trace import NO_PROOF, TraceRow, TraceView
 from tracing_2pc.inspection.trace_sources import (
     TRACE_ID,
     find_trace,
-    newest_attempt,
     read_trace,
+    transaction_named,
 )
 from tracing_2pc.inspection.wording import format_count, format_elapsed
 from tracing_2pc.operations.wiring import open_configured_log
@@ -28,7 +26,6 @@ _MOST: Final = 500
 """Spans that are printed; JSON has all."""
 
 _NARROWEST: Final = 30
-_BATCH: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,39})\.(0|[1-9][0-9]{0,17})")
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -46,12 +43,9 @@ def _find(typed: str, settings: Settings) -> tuple[str, TraceView]:
     """Return what was meant, and its trace."""
     if TRACE_ID.fullmatch(typed):
         return typed, read_trace(settings, typed)
-    batch = _BATCH.fullmatch(typed)
-    transaction = None if batch else TransactionId.parse(typed)
+    named = transaction_named(typed)
     with open_configured_log(settings, may_be_down=True) as log:
-        if batch:
-            transaction = newest_attempt(log, batch[1], int(batch[2]))
-        assert transaction is not None  # noqa: S101 - for the type checker
+        transaction = named(log)
         return str(transaction), find_trace(log, transaction, settings)
 
 

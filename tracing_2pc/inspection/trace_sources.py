@@ -24,6 +24,7 @@ TRACE_ID: Final = re.compile("[0-9a-f]{32}")
 
 _SECONDS: Final = 3.0
 _ATTEMPTS: Final = 100
+_BATCH: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,39})\.(0|[1-9][0-9]{0,17})")
 _LARGEST: Final = 64 << 20
 """Bytes of an answer."""
 
@@ -61,6 +62,18 @@ def find_trace(
         notes.append(f"the record cannot be read: {error}")
     view = read_trace(settings, trace, str(transaction), participants, notes)
     return dataclasses.replace(view, known=view.known or record is not None)
+
+
+def transaction_named(typed: str) -> Callable[[LogReader], TransactionId]:
+    """Read an id, which may lack its attempt; return what finds the newest in a log.
+
+    Raises:
+        ValueError: neither is an id.
+    """
+    if batch := _BATCH.fullmatch(typed):
+        return lambda log: newest_attempt(log, batch[1], int(batch[2]))
+    transaction = TransactionId.parse(typed)
+    return lambda log: transaction
 
 
 def newest_attempt(log: LogReader, application: str, batch: int) -> TransactionId:
