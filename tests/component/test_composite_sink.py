@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import cloudpickle
 import pyarrow as pa
 import pytest
-from support.protocol import FakeClock
+from support.file_job import FileJob
+from support.own_sink import Base, Partner, ends
 from support.texts import texts
+from support.traced_sink import Plain
 
 from tracing_2pc import ParticipantSink, traced_sink
 from tracing_2pc.core.errors import (
@@ -29,18 +30,13 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
-from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
-from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import check_leftovers, participants_of, write_branch
 from tracing_2pc.sinks.composite import CompositeSink, as_single_sink
 from tracing_2pc.spark import foreach_batch
 from tracing_2pc.spark.tasks import Written
 from tracing_2pc.testing import temporary_log
-from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 TEXTS = texts("unit")
 
@@ -48,206 +44,136 @@ FIRST = TransactionId("orders", 0, 1)
 
 
 @traced_sink
-class Files:
-    """Keeps its branches in memory, as a folder would."""
+class Files(Base):
+    """One member, which is told of no other."""
 
-    def __init__(self, name: str | None = None) -> None:
-        if name is not None:
-            self.name = name
-        self.prepared: dict[str, list[Any]] = {}
-        self.visible: dict[str, list[Any]] = {}
-        self.heard: list[str] = []
-        self.fails: set[str] = set()
+    def __init__(self, name: str = "files") -> None:
+        super().__init__(Partner())
+        self.name = name
 
     def begin(self, context: BranchContext) -> Any:
-        self._raise_if_told("begin")
-        path = f"{context.transaction_id}-{context.branch}"
-        return {"path": path, "of": ",".join(context.participants), "rows": []}
-
-    def invoke(self, handle: Any, record: Any) -> None:
-        handle["rows"].append(record["n"])
-
-    def pre_commit(self, handle: Any) -> None:
-        self._raise_if_told("pre_commit")
-        self.prepared[handle["path"]] = handle.pop("rows")
+        assert context.participants == (self.name,)
+        return {**super().begin(context), "of": self.name}
 
     def commit(self, handle: Any) -> None:
-        self._raise_if_told("commit")
-        self.heard.append(f"commit {handle['of']} {handle['path']}")
-        if handle["path"] in self.prepared:
-            self.visible[handle["path"]] = self.prepared.pop(handle["path"])
-
-    def abort(self, handle: Any) -> None:
-        self.heard.append(f"abort {handle['of']} {handle['path']}")
-        self._raise_if_told("abort")
-        self.prepared.pop(handle["path"], None)
-
-    def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
-        self.heard.append(f"abort_transaction {len(keep)}")
-        kept = {handle["path"] for handle in keep}
-        for path in [p for p in self.prepared if p.startswith(f"{transaction_id}-")]:
-            if path not in kept:
-                del self.prepared[path]
-
-    def _raise_if_told(self, phase: str) -> None:
-        if phase in self.fails:
-            raise OSError(f"{phase}: disk full")
-
-
-class Wire:
-    """Stands in for the services `a` and `b`: what each was asked."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[str] = []
-
-        def prepare(me: HttpParticipant, *args: Any, **kwargs: Any) -> Vote:
-            self.asked.append(f"prepare {me.name}")
-            return Vote.COMMIT
-
-        def ask(phase: str) -> Any:
-            def call(me: HttpParticipant, record: Any, *args: Any) -> None:
-                self.asked.append(f"{phase} {me.name}")
-
-            return call
-
-        monkeypatch.setattr(HttpParticipant, "prepare", prepare)
-        for phase in ("commit", "abort", "abort_branch"):
-            monkeypatch.setattr(HttpParticipant, phase, ask(phase))
+        assert handle["of"] == self.name
+        super().commit(handle)
 
 
 @pytest.fixture
-def wire(monkeypatch) -> Wire:
-    return Wire(monkeypatch)
+def asked(monkeypatch) -> list[str]:
+    """What the services `a` and `b` were asked; they say yes."""
+    asked: list[str] = []
+
+    def answer(phase: str) -> Any:
+        def call(me: HttpParticipant, *_: Any, **__: Any) -> Vote:
+            asked.append(f"{phase} {me.name}")
+            return Vote.COMMIT
+
+        return call
+
+    for phase in ("prepare", "commit", "abort", "abort_branch"):
+        monkeypatch.setattr(HttpParticipant, phase, answer(phase))
+    return asked
 
 
 def services() -> ParticipantSink:
     return ParticipantSink({"a": "http://a:1", "b": "http://b:1"}, token=None)
 
 
-class Job:
-    """One application that writes to the sink."""
-
-    def __init__(self, *members: Any) -> None:
-        self.sink = CompositeSink(members)
-        self.clock = FakeClock()
-        self.log = temporary_log(now=self.clock.now)
-
-    def apply(self, *branches: str, batch: int = 0) -> bool:
-        participants = self.sink.participants
-        tracing, retry = OpenTelemetryTracing(), RetryPolicy(self.clock, inline_tries=2)
-        delivery = Delivery(self.log, participants, tracing=tracing, retry=retry)
-        coordinator = Coordinator(
-            "orders", tuple(participants), self.log, delivery, tracing, self.clock,
-            Settings(on_pending="fail"), retry, frozenset(participants) - {"a", "b"},
-        )  # fmt: skip
-        return coordinator.apply(
-            batch,
-            run="run",
-            query="query",
-            write=lambda record: self.write(record, branches),
-            cancel=lambda _: None,
-        )
-
-    def write(self, record: TransactionRecord, branches: Iterable[str]) -> Any:
-        receipts: list[Receipt] = []
-        for branch in branches:
-            names = tuple(self.sink.participants)
-            context = BranchContext(record.id, BranchId.parse(branch), names, {})
-            receipts += write_branch(self.sink, context, rows())
-        return receipts
-
-    @property
-    def state(self) -> TransactionState:
-        record = self.log.read(FIRST)
-        assert record is not None
-        return record.state
+def job_of(*members: Any) -> FileJob:
+    """Return an application that writes to several sinks."""
+    return FileJob(CompositeSink(members), temporary_log())
 
 
-def rows() -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pydict({"n": [1, 2]})
-    yield pa.RecordBatch.from_pydict({"n": [3]})
+def state(job: FileJob) -> TransactionState:
+    record = job.log.read(FIRST)
+    assert record is not None
+    return record.state
 
 
-def test_every_participant_of_every_sink_gets_each_partition_once(wire):
+ROWS = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
+
+
+def test_every_participant_of_every_sink_gets_each_partition_once(asked):
     """One receipt per participant; a hand-written sink's has its own handle."""
     files, more = Files("files"), Files("more")
-    job = Job(services(), files, more)
-    assert job.apply("0.1", "1.2") is True
+    job = job_of(services(), files, more)
+    assert job.apply(0, [ROWS, ROWS]) is True
     record = job.log.read(FIRST)
     assert record is not None
     assert record.participants == ("a", "b", "files", "more")
     assert [(str(r.branch), r.participant) for r in record.receipts] == [
         (branch, name)
-        for branch in ("0.1", "1.2")
+        for branch in ("0.0", "1.1")
         for name in ("a", "b", "files", "more")
     ]
     assert (record.rows, record.state) == (6, TransactionState.COMMITTED)
     assert (
-        sorted(wire.asked)
+        sorted(asked)
         == ["commit a", "commit b"] + ["prepare a"] * 2 + ["prepare b"] * 2
     )
-    for name, sink in (("files", files), ("more", more)):
-        assert sink.visible == {f"{FIRST}-{b}": [1, 2, 3] for b in ("0.1", "1.2")}
-        assert sink.heard == [
-            *(f"commit {name} {FIRST}-{b}" for b in ("0.1", "1.2")),
-            "abort_transaction 2",
+    for partner in (files.partner, more.partner):
+        assert partner.rows == [1, 1, 2, 2, 3, 3]
+        assert ends(partner) == [
+            *(f"commit {FIRST}.{branch}" for branch in ("0.0", "1.1")),
+            f"abort_transaction {FIRST}",
         ]
 
 
 @pytest.mark.parametrize("phase", ["begin", "pre_commit"])
-def test_a_member_that_fails_aborts_the_branch_of_all(wire, phase):
+def test_a_member_that_fails_aborts_the_branch_of_all(asked, phase):
     """Its error is the branch's vote; the others drop what they have, and are told."""
     first, failing, last = Files("first"), Files("failing"), Files("last")
-    failing.fails = {phase}
-    job = Job(services(), first, failing, last)
+    failing.partner.raises[phase] = OSError("disk full")
+    job = job_of(services(), first, failing, last)
     with pytest.raises(OSError, match="disk full"):
-        job.apply("0.1")
-    assert job.state is TransactionState.ABORTED
-    assert first.prepared == last.prepared == {}
-    assert first.heard == [f"abort first {FIRST}-0.1", "abort_transaction 0"]
-    assert sorted(wire.asked[-2:]) == ["abort a", "abort b"]
-    assert ("abort_branch a" in wire.asked) is (phase == "pre_commit")
+        job.apply(0, [ROWS])
+    assert state(job) is TransactionState.ABORTED
+    assert first.partner.prepared == last.partner.prepared == {}
+    assert ends(first.partner) == [f"abort {FIRST}.0.0", f"abort_transaction {FIRST}"]
+    assert sorted(asked[-2:]) == ["abort a", "abort b"]
+    assert ("abort_branch a" in asked) is (phase == "pre_commit")
 
 
-def test_a_member_whose_abort_fails_keeps_no_other_from_it(wire):
+def test_a_member_whose_abort_fails_keeps_no_other_from_it(asked):
     """The first error is the one that is raised."""
     first, failing, last = Files("first"), Files("failing"), Files("last")
-    failing.fails = {"pre_commit", "abort"}
-    with pytest.raises(OSError, match="pre_commit: disk full"):
-        Job(first, failing, last).apply("0.1")
-    assert last.heard[0] == f"abort last {FIRST}-0.1"
+    failing.partner.raises = {n: OSError(f"{n}: full") for n in ("pre_commit", "abort")}
+    with pytest.raises(OSError, match="pre_commit: full"):
+        job_of(first, failing, last).apply(0, [ROWS])
+    assert ends(last.partner)[0] == f"abort {FIRST}.0.0"
 
 
-def test_a_member_that_is_late_with_its_commit_is_asked_again(wire):
+def test_a_member_that_is_late_with_its_commit_is_asked_again(asked):
     """The others have committed meanwhile; only that one is told again."""
     slow, files = Files("slow"), Files("files")
-    slow.fails = {"commit"}
-    job = Job(services(), slow, files)
+    slow.partner.raises["commit"] = TimeoutError("busy")
+    job = job_of(services(), slow, files)
     with pytest.raises(CommitPendingError, match="slow"):
-        job.apply("0.1")
-    assert (len(files.visible), len(slow.visible)) == (1, 0)
-    slow.fails = set()
-    assert job.apply("0.2", batch=1) is True
-    assert (len(files.visible), len(slow.visible)) == (2, 2)
-    assert wire.asked.count("commit a") == 2
-    assert job.state is TransactionState.COMMITTED
+        job.apply(0, [ROWS])
+    assert [len(sink.partner.visible) for sink in (files, slow)] == [1, 0]
+    slow.partner.raises.clear()
+    assert job.apply(1, [ROWS]) is True
+    assert [len(sink.partner.visible) for sink in (files, slow)] == [2, 2]
+    assert asked.count("commit a") == 2
+    assert state(job) is TransactionState.COMMITTED
 
 
-def test_an_abort_before_the_votes_reaches_each_member(wire):
+def test_an_abort_before_the_votes_reaches_each_member(asked):
     """Each is told by itself, with what is its own."""
+
+    class Stopped(FileJob):
+        def prepare(self, transaction: TransactionId, *about: Any) -> Any:
+            receipts = super().prepare(transaction, *about)
+            self.log.abort(transaction, who="a person", why="a test")
+            return receipts
+
     files = Files()
-    job = Job(services(), files)
-
-    def write(record: TransactionRecord, branches: Iterable[str]) -> Any:
-        receipts = Job.write(job, record, branches)
-        job.log.abort(record.id, who="a person", why="a test")
-        return receipts
-
-    job.write = write  # type: ignore[method-assign]
     with pytest.raises(AbortedError):
-        job.apply("0.1")
-    assert files.prepared == {}
-    assert files.heard == ["abort_transaction 0"]
+        Stopped(CompositeSink([services(), files]), temporary_log()).apply(0, [ROWS])
+    assert files.partner.prepared == {}
+    assert ends(files.partner) == [f"abort_transaction {FIRST}"]
 
 
 class Nobody(Files):
@@ -279,7 +205,7 @@ def test_what_cannot_be_one_transaction_is_refused(members, why):
 def test_a_single_sink_has_a_name_too():
     """Its participant has the name that the sink says, or that of its class."""
     assert list(participants_of(Files("files"))) == ["files"]
-    assert list(participants_of(Files())) == ["Files"]
+    assert list(participants_of(Plain())) == ["Plain"]
     assert as_single_sink([(files := Files())]) is files
     assert as_single_sink(files) is files
 
@@ -290,14 +216,14 @@ def test_a_member_that_lacks_a_phase_is_named():
         CompositeSink([Files(), object()])  # type: ignore[list-item]
 
 
-def test_a_route_is_of_one_participant(wire):
+def test_a_route_is_of_one_participant(asked):
     """Of whichever member it belongs to."""
     sink = CompositeSink([services(), Files("files")])
     for name in ("a", "b", "files"):
         routed = sink.route(name)
         assert list(participants_of(routed)) == [name]
         context = BranchContext(FIRST, BranchId(0, 1), (name,), {})
-        (receipt,) = write_branch(routed, context, rows())
+        (receipt,) = write_branch(routed, context, [ROWS])
         assert (receipt.participant, receipt.rows) == (name, 3)
     with pytest.raises(ConfigurationError, match=TEXTS["no such participant"]):
         sink.route("c")
@@ -341,7 +267,7 @@ def test_a_sink_may_call_something_its_members():
     check_leftovers(files)
 
 
-def test_several_sinks_within_several(wire):
+def test_several_sinks_within_several(asked):
     """All are checked, and each can have a route."""
     inner = CompositeSink([services(), Files("files")])
     sink = CompositeSink([inner, Files("more")])
@@ -367,12 +293,11 @@ def test_it_travels_to_executors():
     assert list(copy.participants) == ["a", "b", "files", "more"]
 
 
-def test_a_partition_without_rows_touches_no_member(wire):
+def test_a_partition_without_rows_touches_no_member(asked):
     """Everybody votes read_only, without a request or a file."""
     sink = CompositeSink([services(), (files := Files("files"))])
     context = BranchContext(FIRST, BranchId(0, 1), tuple(sink.participants), {})
     receipts = write_branch(sink, context, [])
     assert {r.vote for r in receipts} == {Vote.READ_ONLY}
     assert [r.participant for r in receipts] == ["a", "b", "files"]
-    assert (wire.asked, files.heard) == ([], [])
-    assert dataclasses.replace(context).participants == ("a", "b", "files")
+    assert (asked, files.partner.calls) == ([], [])

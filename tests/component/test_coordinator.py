@@ -49,12 +49,8 @@ def test_participants_are_on_record_before_anybody_is_asked(world):
 
 def test_a_crash_after_the_decision_is_committed_by_the_replay(world):
     """Decided commit: delivered at the next start, and not written a second time."""
-    world.a.silent = world.b.silent = 100
-    world.settings = dataclasses.replace(world.settings, on_pending="fail")
-    with pytest.raises(CommitPendingError, match="tracing-2pc recover"):
-        world.run_batch(0)
+    world.leave_committing(silent="ab")
     assert (world.in_doubt(), world.visible()) == (4, 0)
-    world.a.silent = world.b.silent = 0
     world.a.heard.clear()
     assert world.run_batch(0, run="run-2") is False
     assert world.wrote == ["orders.0.1"]
@@ -64,12 +60,8 @@ def test_a_crash_after_the_decision_is_committed_by_the_replay(world):
 
 def test_a_crash_between_two_commits_is_finished(world):
     """One has committed and one has not: the other is told again, nobody aborts."""
-    world.b.silent = 100
-    world.settings = dataclasses.replace(world.settings, on_pending="fail")
-    with pytest.raises(CommitPendingError):
-        world.run_batch(0)
+    world.leave_committing()
     assert (world.in_doubt(), world.visible()) == (2, 2)
-    world.b.silent = 0
     world.run_batch(0, run="run-2")
     assert (world.in_doubt(), world.visible()) == (0, 4)
     assert world.a.heard == ["commit orders.0.1"] * 2, "once by the replay's question"
@@ -170,13 +162,11 @@ def test_a_lost_answer_is_asked_again_and_counts_once(world):
 def test_stop_returns_while_a_participant_is_down(world):
     """A query that is being stopped does not wait for anybody; recovery goes on."""
     world.b.silent = 10**9
-    real = world.clock.sleep
 
-    def sleep(seconds: float) -> None:
-        real(seconds)
+    def stop() -> None:
         world.stopped = world.clock.now() > 1_000_005
 
-    world.clock.sleep = sleep  # type: ignore[method-assign]
+    world.clock.meanwhile = stop
     with pytest.raises(CommitPendingError):
         world.run_batch(0)
     assert world.clock.now() < 1_000_006
@@ -330,10 +320,7 @@ def test_forgotten_there_and_finished_here_is_done(world):
 
 def test_a_participant_that_lost_its_address_is_named(world):
     """The others are asked; the transaction stays, and the message says what to do."""
-    world.settings = dataclasses.replace(world.settings, on_pending="fail")
-    world.b.silent = 100
-    with pytest.raises(CommitPendingError):
-        world.run_batch(0)
+    world.leave_committing()
     record = world.log.unfinished("orders")[0]
     with pytest.raises(
         ConfigurationError, match=TEXTS["on record"].format(participant="b")
@@ -470,13 +457,11 @@ def test_an_abort_with_all_votes_in_names_the_branches(world):
 def test_a_clock_that_is_set_back_stops_nothing(world):
     """A wait is counted down, not compared with a clock."""
     world.b.silent = 1
-    real = world.clock.sleep
 
-    def sleep(seconds: float) -> None:
-        real(seconds)
+    def set_back() -> None:
         world.clock.time -= 3600
 
-    world.clock.sleep = sleep  # type: ignore[method-assign]
+    world.clock.meanwhile = set_back
     assert world.run_batch(0) is True
     assert sum(world.clock.slept) == pytest.approx(1.0)
 

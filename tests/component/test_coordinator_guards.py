@@ -14,7 +14,6 @@ from support.texts import texts
 
 from tracing_2pc.core.errors import (
     AbortedError,
-    CommitPendingError,
     ContractError,
     DecisionLogError,
     DecisionUnknownError,
@@ -127,13 +126,7 @@ def test_a_record_that_cannot_be_trusted_is_not_asked_again(world):
 def test_who_waits_for_an_acknowledgement_looks_into_the_log(world):
     """A person has stopped the work on it: what the driver remembers is not sent."""
     world.b.silent = 1
-    real = world.clock.sleep
-
-    def meanwhile(seconds: float) -> None:
-        real(seconds)
-        world.log.quarantine(FIRST, "for a test")
-
-    world.clock.sleep = meanwhile  # type: ignore[method-assign]
+    world.clock.meanwhile = lambda: world.log.quarantine(FIRST, "for a test")
     with pytest.raises(HeuristicError, match=TEXTS["found by another"]):
         world.run_batch(0)
     assert world.b.heard == ["commit orders.0.1"]
@@ -141,11 +134,7 @@ def test_who_waits_for_an_acknowledgement_looks_into_the_log(world):
 
 def test_what_is_decided_is_delivered_before_the_next_batch(world):
     """A start finds a commit that somebody has not heard: it goes first (rule 10)."""
-    world.settings = dataclasses.replace(world.settings, on_pending="fail")
-    world.b.silent = 100
-    with pytest.raises(CommitPendingError):
-        world.run_batch(0)
-    world.b.silent = 0
+    world.leave_committing()
     world.b.heard.clear()
     assert world.run_batch(1, run="run-2") is True
     assert world.b.heard == ["commit orders.0.1", "commit orders.1.1"]
@@ -228,15 +217,12 @@ class Older:
         self.world.log.acknowledge = acknowledge  # type: ignore[method-assign]
 
     def take_over_in_the_wait(self, then: Callable[[], object] = bool) -> None:
-        real = self.world.clock.sleep
-
-        def meanwhile(seconds: float) -> None:
-            real(seconds)
-            self.world.clock.sleep = real  # type: ignore[method-assign]
+        def meanwhile() -> None:
+            self.world.clock.meanwhile = bool
             copy_database(self.copy, self.of)
             then()
 
-        self.world.clock.sleep = meanwhile  # type: ignore[method-assign]
+        self.world.clock.meanwhile = meanwhile
 
 
 def test_a_log_that_lost_the_decision_is_told_it_again(world, older):

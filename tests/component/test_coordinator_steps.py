@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.deadline import by_hand, wait_for_watchers
-from support.protocol import FakeClock, World
+from support.protocol import World
 from support.texts import texts
 from support.waiting import AT_LAST, until
 
@@ -20,18 +20,11 @@ from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.protocol import deadline
 from tracing_2pc.protocol.delivery import send_abort
 from tracing_2pc.sinks.base import read_only
-from tracing_2pc.testing import temporary_log
 
 TEXTS = texts("component")
 
 FIRST = TransactionId("orders", 0, 1)
 SECOND = TransactionId("orders", 0, 2)
-
-
-@pytest.fixture
-def world() -> World:
-    clock = FakeClock()
-    return World(temporary_log(now=clock.now), clock)
 
 
 def opened(world: World, run: str = "run-1") -> TransactionRecord:

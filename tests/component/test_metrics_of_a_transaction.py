@@ -12,7 +12,7 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.deadline import by_hand
-from support.protocol import FakeClock, World
+from support.protocol import World
 from support.waiting import until
 
 from bench.driver import apply, coordinator, tasks
@@ -20,25 +20,16 @@ from bench.records import numbers
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
     AbortedError,
-    CommitPendingError,
     HeuristicError,
     ParticipantRefusedError,
 )
 from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord
-from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.protocol.recovery import Recovery
-from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 COMMITS = 'tpc_transactions_total{outcome="commit"}'
 ABORTS = 'tpc_transactions_total{outcome="abort"}'
-
-
-@pytest.fixture
-def world() -> World:
-    clock = FakeClock()
-    return World(temporary_log(now=clock.now), clock)
 
 
 def recover(world: World) -> None:
@@ -137,13 +128,8 @@ def test_an_aborted_transaction(measured, log, sink):
 
 def test_a_replay_is_not_counted_again(measured, world):
     """Nor is a delivery by whoever goes on with a decision."""
-    world.settings = Settings(on_pending="fail")
-    world.b.silent = 100
-    with pytest.raises(CommitPendingError):
-        world.run_batch(0)
-    assert world.b.silent < 100
-    asked = 100 - world.b.silent
-    world.b.silent = 0
+    world.leave_committing()
+    asked = len(world.b.heard)
     recover(world)
     world.run_batch(0)
     found = measured()

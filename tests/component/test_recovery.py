@@ -14,11 +14,7 @@ from support.texts import texts
 from support.tracing import span_tree
 from support.waiting import AT_LAST, AT_ONCE
 
-from tracing_2pc.core.errors import (
-    CommitPendingError,
-    DecisionLogError,
-    DecisionUnknownError,
-)
+from tracing_2pc.core.errors import DecisionLogError, DecisionUnknownError
 from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.settings import Settings
@@ -28,7 +24,6 @@ from tracing_2pc.operations.recover import recover
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store import open_log
-from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 TEXTS = texts("component")
@@ -36,12 +31,6 @@ TEXTS = texts("component")
 T = TransactionId("orders", 0, 1)
 LIMIT = Settings().transaction_timeout
 AGES = 10.0**9
-
-
-@pytest.fixture
-def world() -> World:
-    clock = FakeClock()
-    return World(temporary_log(now=clock.now), clock)
 
 
 def recovery(world: World, *names: str) -> Recovery:
@@ -57,17 +46,9 @@ def decide_abort(log: DecisionLog, application: str) -> None:
     log.decide(begin(log, application), Decision.ABORT)
 
 
-def leave_committing(world: World, batch: int = 0) -> None:
-    world.settings = dataclasses.replace(world.settings, on_pending="fail")
-    world.b.silent = 100
-    with pytest.raises(CommitPendingError):
-        world.run_batch(batch)
-    world.b.silent = 0
-
-
 def test_what_is_decided_is_delivered(world):
     """Without any driver: the missing commit goes out, and the transaction ends."""
-    leave_committing(world)
+    world.leave_committing()
     (item,) = recovery(world).sweep()
     assert (item.done, item.remark) == (True, "committed")
     assert (world.in_doubt(), world.visible()) == (0, 4)
@@ -123,7 +104,7 @@ def test_the_timeout_on_record_counts_and_not_the_readers(tmp_path):
 
 def test_who_does_not_answer_is_named_and_asked_the_next_time(world):
     """One try per sweep; the transaction stays."""
-    leave_committing(world)
+    world.leave_committing()
     world.b.silent = 1
     assert [i.remark for i in recovery(world).sweep()] == ["not acknowledged: b (lost)"]
     assert [i.remark for i in recovery(world).sweep()] == ["committed"]
@@ -131,7 +112,7 @@ def test_who_does_not_answer_is_named_and_asked_the_next_time(world):
 
 def test_one_that_cannot_be_finished_does_not_stop_the_others(world):
     """A participant without an address: said, and the sweep goes on."""
-    leave_committing(world)
+    world.leave_committing()
     begin(world.log, "other")
     world.clock.time += 901
     swept = {i.record.id.application: i for i in recovery(world, "a").sweep()}
@@ -141,7 +122,7 @@ def test_one_that_cannot_be_finished_does_not_stop_the_others(world):
 
 def test_quarantined_is_left_to_a_person(world):
     """Nothing automatic touches it again."""
-    leave_committing(world)
+    world.leave_committing()
     world.log.quarantine(T, "for a test")
     heard = list(world.b.heard)
     (item,) = recovery(world).sweep()
@@ -171,7 +152,7 @@ def test_a_record_that_is_refused_stops_only_its_application(world, tmp_path):
     path = tmp_path / "decisions.db"
     with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
         world.log = log
-        leave_committing(world)
+        world.leave_committing()
         for application in ("apart", "zebra"):
             decide_abort(log, application)
         edit = "UPDATE tpc_transaction SET run = 'x' WHERE application <> 'orders'"
@@ -210,7 +191,7 @@ def test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep(world, er
 
 def test_what_a_sweep_delivers_is_in_the_transactions_trace(world, exported):
     """The sweep is a trace of its own; the delivery belongs to the transaction's."""
-    leave_committing(world)
+    world.leave_committing()
     list(recovery(world).sweep())
     spans = exported()
     root = next(s for s in spans if s.name == "tpc.transaction")
@@ -249,7 +230,7 @@ def test_the_log_says_when_the_next_try_is_due(world, monkeypatch):
         waits.append(None if retry_at is None else retry_at - world.clock.now())
 
     monkeypatch.setattr(world.log, "postpone", postpone)
-    leave_committing(world)
+    world.leave_committing()
     assert waits == [1.0, 2.0, None]
     world.b.silent = 1
     assert [item.done for item in recovery(world).sweep()] == [False]

@@ -8,7 +8,11 @@ from typing import NoReturn
 
 import pytest
 
-from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
+from tracing_2pc.core.errors import (
+    CommitPendingError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
 from tracing_2pc.core.model import (
     BranchId,
     Receipt,
@@ -31,6 +35,8 @@ class FakeClock:
     def __init__(self) -> None:
         self.time = 1_000_000.0
         self.slept: list[float] = []
+        self.meanwhile: Callable[[], object] = bool
+        """What happens while it sleeps."""
 
     def now(self) -> float:
         return self.time
@@ -38,6 +44,7 @@ class FakeClock:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.time += seconds
+        self.meanwhile()
 
 
 @dataclasses.dataclass
@@ -156,6 +163,16 @@ class World:
             write=write or self.write,
             cancel=lambda r: self.cancelled.append(str(r.id)),
         )
+
+    def leave_committing(self, batch: int = 0, silent: Sequence[str] = ("b",)) -> None:
+        """Commit a batch, and give up on those who do not answer; later they do."""
+        self.settings = dataclasses.replace(self.settings, on_pending="fail")
+        for name in silent:
+            self.participants[name].silent = 100
+        with pytest.raises(CommitPendingError, match="tracing-2pc recover"):
+            self.run_batch(batch)
+        for name in silent:
+            self.participants[name].silent = 0
 
     def leave_active(self, batch: int = 0) -> None:
         """Let a driver die in its tasks."""
