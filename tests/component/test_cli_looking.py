@@ -499,34 +499,14 @@ def test_the_timeline_counts_all_branches(operator, monkeypatch):
     assert TEXTS["all branches"].format(n=5, rows=15) in shown
 
 
-def test_who_gave_no_list_is_not_waited_for_again(operator):
-    """It is unreadable in this round, whatever it would answer then."""
-    asked = []
-
-    class Hanging:
-        name = "ledger"
-
-        def prepared(self, application: str | None = None) -> Listing:
-            asked.append(self.name)
-            raise ParticipantUnavailableError("no answer within 5 s")
-
-        def show(self, transaction: TransactionId) -> Shown:
-            return Shown(ParticipantState.UNKNOWN)
-
-    filters, settings = TransactionFilter(), Settings()
-    participants = {"ledger": Hanging()}
-    found = list_transactions(operator.at.log, participants, filters, settings)
-    assert [str(finding.kind) for finding in found.findings] == ["unreadable"]
-    assert asked == ["ledger"]
-
-
 def test_who_hangs_is_waited_for_once_in_a_round(operator):
     """Its state is asked for beside its list, and nothing is asked of it after that."""
     made = operator.at.committing(7)
-    asked_how_it_is, shown = threading.Event(), []
+    asked_how_it_is, listed, shown = threading.Event(), [], []
 
     class Hanging(HttpParticipant):
         def prepared(self, application: str | None = None) -> Listing:
+            listed.append(self.name)
             assert asked_how_it_is.wait(AT_LAST)
             raise ParticipantUnavailableError("no answer within 5 s")
 
@@ -544,8 +524,9 @@ def test_who_hangs_is_waited_for_once_in_a_round(operator):
     participants = {**operator.at.observed, "ledger": hanging}
     filters, settings = TransactionFilter(), Settings()
     found = list_transactions(operator.at.log, participants, filters, settings)
-    about = [str(finding.about) for finding in found.findings]
-    assert (str(made) in about, "ledger" in about, shown) == (True, True, [])
+    about = {str(finding.about): str(finding.kind) for finding in found.findings}
+    assert (str(made) in about, about["ledger"]) == (True, "unreadable")
+    assert (listed, shown) == (["ledger"], [])
 
 
 def test_who_is_asked_is_said_when_that_takes_long(monkeypatch, capsys):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.branches import ONE
 from support.cli import Operator, on_a_terminal
 from support.console import state_of
 from support.texts import texts
@@ -179,13 +178,3 @@ def test_on_a_terminal_it_asks(operator, typed, done):
     wanted = TransactionState.ABORTED if done else TransactionState.ACTIVE
     assert state_of(operator.at, str(T)) is wanted
     assert (TEXTS["not done"] in shown) is not done
-
-
-def test_what_was_done_by_hand_is_explained(operator):
-    """The next one at the keyboard sees who, what and why."""
-    operator.at.committing()
-    operator.reach(notifier="http://127.0.0.1:9")
-    resolve(operator, "--commit")
-    operator.at.worlds["notifier"].commit(str(T), ONE)
-    _, out, _ = operator.says("show", str(T))
-    assert f"deliver {T}: asked on the phone" in out

@@ -51,7 +51,6 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
 )
 from tracing_2pc.core.model import TransactionId
-from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.sinks import CompositeSink, branch_files, files
 from tracing_2pc.store import open_log
 
@@ -262,11 +261,6 @@ def killed(tmp_path: Path, point: str, *, fails: bool) -> tuple[int, str]:
         check=False,
     )
     return run.returncode, run.stderr
-
-
-def test_each_point_is_tried():
-    """A new one is not forgotten."""
-    assert {name for name in FAILPOINTS if name.startswith("files.")} == POINTS.keys()
 
 
 def test_durable_before_it_counts(tmp_path, out, monkeypatch):
@@ -744,11 +738,7 @@ def test_a_folder_that_is_a_symbolic_link_is_refused(tmp_path, out, when):
         (["regoin"], ROWS, "'regoin', which the rows do not have: id, region"),
         (["id", "region"], ROWS, "one at least must be left"),
         ("x", pa.RecordBatch.from_pydict({"x": [1.5], "y": [1]}), "of type double"),
-        (
-            "x",
-            pa.RecordBatch.from_pydict({"x": MOMENTS, "y": [1]}),
-            "take a date",
-        ),
+        ("x", pa.RecordBatch.from_pydict({"x": MOMENTS, "y": [1]}), "take a date"),
         (None, pa.RecordBatch.from_arrays([ROWS[0]] * 2, ["a", "a"]), "two columns"),
         (None, pa.RecordBatch.from_arrays([ROWS[0]] * 2, ["a", "A"]), "'a' and 'A'"),
     ],
@@ -785,10 +775,7 @@ def test_values_become_folders_as_spark_names_them(tmp_path, out):
     sink = FileSink(out, partition_by=list(columns))
     rows = pa.RecordBatch.from_pydict({**columns, "n": [0, 1, 2, 3]})
     sink.commit_transaction("orders.0.1", [prepared(sink, rows)])
-    null, rest = (
-        "__HIVE_DEFAULT_PARTITION__",
-        "day=2024-01-02",
-    )
+    null, rest = "__HIVE_DEFAULT_PARTITION__", "day=2024-01-02"
     assert {str(p.parent.relative_to(out)) for p in tmp_path.rglob("*.parquet")} == {
         f"text=a%2Fb%3Dc%25/whole=1/{rest}/yes=true/sum=1.50",
         f"text={null}/whole=-2/{rest}/yes=false/sum=1.50",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+from support.branches import Branch, committing, prepare_at
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, SOON
 
@@ -26,28 +27,19 @@ from tracing_2pc.core.model import (
     BranchId,
     Receipt,
     TransactionId,
-    TransactionRecord,
 )
 from tracing_2pc.core.remote_participant import open_participant
-from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
+from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.grpc import messages
 from tracing_2pc.grpc.client import CHUNK, GrpcParticipant
-from tracing_2pc.grpc.connection import stub_of
 
 ID = TransactionId("orders", 3, 1)
 TEXTS = texts("component")
 CODE = grpc.StatusCode
-ROWS = b"rows"
-DIGEST = digest_of(ROWS)
-
-
-def record() -> TransactionRecord:
-    chosen = Receipt(BranchId(0, 7), "p", 2, DIGEST, Vote.COMMIT)
-    beaten = Receipt(BranchId(1, 8), "p", 0, "", Vote.READ_ONLY)
-    return TransactionRecord(
-        ID, "run", TransactionState.COMMITTING, Decision.COMMIT, ("p",), frozenset(),
-        {}, 0.0, receipts=(chosen, beaten), forgotten_through=1,
-    )  # fmt: skip
+PAIR = Branch(b"rows", 2, "0.7")
+BEATEN = Receipt(BranchId(1, 8), "p", 0, "", Vote.READ_ONLY)
+prepare = functools.partial(prepare_at, transaction=ID, branch=PAIR)
+record = functools.partial(committing, ID, "p", PAIR, BEATEN, forgotten_through=1)
 
 
 class Wire:
@@ -104,19 +96,12 @@ def outcome(**fields: Any) -> Callable[[Any], Any]:
 
 def vote(**fields: Any) -> Callable[[Any], Any]:
     said = {"transaction_id": str(ID), "vote": "VOTE_COMMIT", "rows": 2}
-    said |= {"digest": DIGEST, **fields}
+    said |= {"digest": PAIR.digest, **fields}
     return lambda context: messages.PrepareResponse(**said)
 
 
 def status(code: grpc.StatusCode, details: str = "because") -> Callable[[Any], Any]:
     return lambda context: context.abort(code, details)
-
-
-def prepare(participant: GrpcParticipant, body: bytes = ROWS) -> Vote:
-    return participant.prepare(
-        ID, BranchId(0, 7), lambda: io.BytesIO(body),
-        rows=2, length=len(body), digest=digest_of(body),
-    )  # fmt: skip
 
 
 def test_a_commit_names_its_branches_and_forgotten_through(wire):
@@ -128,7 +113,7 @@ def test_a_commit_names_its_branches_and_forgotten_through(wire):
     assert {"tpc-version": "1", "tpc-participant": "p"}.items() <= metadata.items()
     assert order == messages.CommitRequest(
         transaction_id="orders.3.1",
-        branches=[{"branch": "0.7", "rows": 2, "digest": DIGEST}],
+        branches=[PAIR.named],
         forgotten_through=1,
     )
 
@@ -201,8 +186,8 @@ def test_a_vote_counts_only_for_these_rows_and_this_digest(wire, said):
     with pytest.raises(ParticipantRefusedError):
         prepare(wire.participant)
     _, requests, _ = wire.heard[0]
-    assert requests[0].branch == messages.Branch(branch="0.7", rows=2, digest=DIGEST)
-    assert b"".join(request.payload for request in requests) == ROWS
+    assert requests[0].branch == messages.Branch(**PAIR.named)
+    assert b"".join(request.payload for request in requests) == PAIR.body
 
 
 @pytest.mark.parametrize(
@@ -262,8 +247,9 @@ def test_a_service_that_is_no_participant_is_not_one(wire, monkeypatch):
 
 def test_a_body_goes_in_pieces_that_each_server_takes(wire):
     """No message is near the 4 MiB that servers take unless they are told."""
-    wire.says = vote(digest=digest_of(bytes(3 * CHUNK + 1)))
-    assert prepare(wire.participant, bytes(3 * CHUNK + 1)) is Vote.COMMIT
+    large = Branch(bytes(3 * CHUNK + 1), 2, "0.7")
+    wire.says = vote(digest=large.digest)
+    assert prepare(wire.participant, branch=large) is Vote.COMMIT
     sizes = [len(request.payload) for request in wire.heard[0][1]]
     assert sizes == [0, CHUNK, CHUNK, CHUNK, 1]
 
@@ -289,17 +275,15 @@ def test_who_is_silent_is_late(wire):
 
 def test_each_piece_of_a_body_has_the_time_and_not_all_of_them_together(wire):
     """A slow source is not a silent participant."""
-    wire.says = vote(rows=2, digest=DIGEST)
+    wire.says = vote()
     hasty = dataclasses.replace(wire.participant, timeout=SOON)
 
     class Slow(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             threading.Event().wait(SOON / 2)
-            return super().read(2)
+            return super().read(1)
 
-    assert Vote.COMMIT is hasty.prepare(
-        ID, BranchId(0, 7), lambda: Slow(ROWS + ROWS), rows=2, length=8, digest=DIGEST
-    )
+    assert prepare(hasty, body=Slow(PAIR.body)) is Vote.COMMIT
 
 
 def test_a_body_that_cannot_be_read_is_no_answer(wire, caplog):
@@ -311,9 +295,7 @@ def test_a_body_that_cannot_be_read_is_no_answer(wire, caplog):
 
     wire.says = vote()
     with pytest.raises(ParticipantUnavailableError, match="may or may not") as caught:
-        wire.participant.prepare(
-            ID, BranchId(0, 7), lambda: Broken(ROWS), rows=2, length=4, digest=DIGEST
-        )
+        prepare(wire.participant, body=Broken())
     assert "answered" not in str(caught.value)
 
 
@@ -323,14 +305,6 @@ def test_the_abort_of_no_branch_is_not_sent(wire):
     with pytest.raises(ValueError, match="null"):
         wire.participant.exchange("POST", "/abort", body, {}, PATIENT, 1)
     assert wire.heard == []
-
-
-def test_a_child_of_a_fork_has_a_channel_of_its_own(wire, monkeypatch):
-    """`tests/process` forks; here it is that nothing of the parent's is used."""
-    ours = stub_of(wire.participant.url)
-    assert stub_of(wire.participant.url) is ours
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert stub_of(wire.participant.url) is not ours
 
 
 def test_no_proxy_is_used(wire, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
+import functools
 import itertools
 import json
 import socketserver
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.branches import Branch, committing, prepare_at
 from support.served import served
 from support.texts import texts
 from support.waiting import AT_ONCE, PATIENT, PAUSE, UNDELAYED
@@ -28,24 +29,18 @@ from tracing_2pc.core.model import (
     BranchId,
     Receipt,
     TransactionId,
-    TransactionRecord,
 )
-from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
+from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.http.client import HttpParticipant
 
 ID = TransactionId("orders", 3, 1)
 TEXTS = texts("component")
+PAIR = Branch(b"rows", 2, "0.7")
+BEATEN = Receipt(BranchId(1, 8), "p", 0, "", Vote.READ_ONLY)
+prepare = functools.partial(prepare_at, transaction=ID, branch=PAIR)
+record = functools.partial(committing, ID, "p", PAIR, BEATEN, forgotten_through=1)
 DRIP = PAUSE / 5
 """Between two bytes: the longest line of HTTP then takes as long as `PATIENT`."""
-
-
-def record(decision: Decision = Decision.COMMIT) -> TransactionRecord:
-    chosen = Receipt(BranchId(0, 7), "p", 2, "sha-256=:x:", Vote.COMMIT)
-    beaten = Receipt(BranchId(1, 8), "p", 0, "", Vote.READ_ONLY)
-    return TransactionRecord(
-        ID, "run", TransactionState.COMMITTING, decision, ("p",), frozenset(), {}, 0.0,
-        receipts=(chosen, beaten), forgotten_through=1,
-    )  # fmt: skip
 
 
 def raw(status: str, body: bytes, content_type: str = "application/json") -> bytes:
@@ -113,7 +108,7 @@ def test_a_commit_names_its_branches_and_forgotten_through(wire):
     assert {"tpc-version": "1", "tpc-participant": "p"}.items() <= headers.items()
     assert json.loads(body) == {
         "transaction_id": "orders.3.1",
-        "branches": [{"branch": "0.7", "rows": 2, "digest": "sha-256=:x:"}],
+        "branches": [{"branch": "0.7", "rows": 2, "digest": PAIR.digest}],
         "forgotten_through": 1,
     }
 
@@ -181,19 +176,12 @@ def test_one_connection_for_many_transactions(wire):
     assert wire.connections == 1
 
 
-def prepare(participant: HttpParticipant, body: bytes = b"rows") -> Vote:
-    return participant.prepare(
-        ID, BranchId(0, 7), lambda: io.BytesIO(body),
-        rows=2, length=len(body), digest=digest_of(body),
-    )  # fmt: skip
-
-
 def test_a_vote_counts_only_for_these_rows_and_this_digest(wire):
     """What the participant counted must be what was sent."""
     good = {"state": "prepared", "vote": "commit", "rows": 2}
     wire.says = [
-        answer("200 OK", **good, digest=digest_of(b"rows")),
-        answer("200 OK", **good | {"rows": 1}, digest=digest_of(b"rows")),
+        answer("200 OK", **good, digest=PAIR.digest),
+        answer("200 OK", **good | {"rows": 1}, digest=PAIR.digest),
         answer("200 OK", **good, digest=digest_of(b"other")),
     ]
     assert prepare(wire.participant) is Vote.COMMIT
@@ -201,9 +189,9 @@ def test_a_vote_counts_only_for_these_rows_and_this_digest(wire):
         with pytest.raises(ParticipantRefusedError, match="counted"):
             prepare(wire.participant)
     _, headers, body = wire.heard[0]
-    assert body == b"rows"
+    assert body == PAIR.body
     assert headers["tpc-branch"] == "0.7"
-    assert headers["content-digest"] == digest_of(b"rows")
+    assert headers["content-digest"] == PAIR.digest
 
 
 def test_who_hangs_up_at_once_is_not_called_slow(wire):
@@ -267,17 +255,6 @@ def test_a_vote_to_abort_is_still_called_one(wire):
         assert f"orders.3.1 at {wire.participant.url}" in str(caught.value)
 
 
-def test_a_port_where_nothing_listens_is_named_with_the_cure():
-    """A request that was not sent changes nothing, and says so."""
-    participant = HttpParticipant("p", "http://127.0.0.1:9", None, PATIENT)
-    with pytest.raises(ParticipantUnavailableError) as caught:
-        prepare(participant)
-    assert str(caught.value) == (
-        "participant 'p': nothing listens at http://127.0.0.1:9, so POST /prepare of "
-        f"orders.3.1 was not sent: {MEND_ADDRESS}"
-    )
-
-
 @pytest.mark.parametrize("status", ["400", "401", "403", "404", "409", "413", "415"])
 def test_before_the_decision_a_4xx_is_a_no(wire, status):
     """A wrong token or address doesn't mend itself within the task: fail at once."""
@@ -305,7 +282,7 @@ def test_the_token_is_read_where_it_is_used(wire, monkeypatch):
 @pytest.mark.parametrize("vote", ["read_only", "abort", "maybe", None])
 def test_rows_without_a_vote_to_commit_are_refused(wire, vote):
     """A participant that took rows votes commit, or nothing is committed."""
-    said = {"state": "prepared", "vote": vote, "rows": 2, "digest": digest_of(b"rows")}
+    said = {"state": "prepared", "vote": vote, "rows": 2, "digest": PAIR.digest}
     wire.says = [answer("200 OK", **said)]
     with pytest.raises(ParticipantRefusedError, match=TEXTS["no vote to commit"]):
         prepare(wire.participant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import json
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import nats
 import pytest
 from flask import Flask, request
-from support.branches import ONE, TRACE
+from support.branches import ONE, TRACE, committing, prepare_at
 from support.nats import TOKEN, shared
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
@@ -24,10 +25,7 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
 )
 from tracing_2pc.core.model import (
-    BranchId,
-    Receipt,
     TransactionId,
-    TransactionRecord,
 )
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.settings import Settings
@@ -35,7 +33,6 @@ from tracing_2pc.core.states import (
     Decision,
     ParticipantState,
     Refusal,
-    TransactionState,
     Vote,
 )
 from tracing_2pc.http import contract
@@ -47,7 +44,8 @@ from tracing_2pc.operations.check import check
 from tracing_2pc.participant import TaggedRows
 
 ID = TransactionId("orders", 3, 1)
-BRANCH = BranchId.parse(ONE.branch)
+record = functools.partial(committing, ID, "ledger")
+prepare = functools.partial(prepare_at, transaction=ID)
 TEXTS = texts("component")
 OTHER_TOKEN = TOKEN[::-1]
 
@@ -109,25 +107,6 @@ def asked(monkeypatch, url) -> Callable[..., NatsParticipant]:
         return opened
 
     return ask
-
-
-def record() -> TransactionRecord:
-    chosen = Receipt(BRANCH, "ledger", ONE.rows, ONE.digest, Vote.COMMIT)
-    return TransactionRecord(
-        ID, "run", TransactionState.COMMITTING, Decision.COMMIT, ("ledger",),
-        frozenset(), {}, 0.0, receipts=(chosen,),
-    )  # fmt: skip
-
-
-def prepare(participant: NatsParticipant, body: Any = None) -> Vote:
-    return participant.prepare(
-        ID,
-        BRANCH,
-        lambda: body or io.BytesIO(ONE.body),
-        rows=ONE.rows,
-        length=len(ONE.body),
-        digest=ONE.digest,
-    )
 
 
 class Other:
@@ -431,19 +410,8 @@ def test_a_body_that_is_not_whole_is_not_prepared(ledger, asked, url, breaks):
 
     with ledger.serving(url):
         with pytest.raises((OSError, ParticipantUnavailableError, Exception)) as torn:
-            prepare(asked(), Torn(ONE.body[:200]))
+            prepare(asked(), body=Torn(ONE.body[:200]))
         assert ("a bad disk" in str(torn.value)) == (breaks == "raises")
         until(lambda: asked().prepared().branches == ())
         assert asked().show(ID).state is ParticipantState.UNKNOWN
         assert prepare(asked()) is Vote.COMMIT
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_of_a_fork_has_its_own_connection(ledger, asked, url):
-    """A child that asks disturbs nobody, and is answered."""
-    from process.test_forks import in_child
-
-    with ledger.serving(url):
-        assert prepare(asked()) is Vote.COMMIT
-        found = in_child(lambda: len(asked().prepared().branches))
-        assert (found, len(asked().prepared().branches)) == (1, 1)

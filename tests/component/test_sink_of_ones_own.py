@@ -63,14 +63,6 @@ def test_a_commit_is_not_over_before_the_rest_is_dropped(world):
     assert (world.partner.rows, world.partner.prepared) == ([1], {})
 
 
-def test_an_abort_keeps_nothing(world):
-    """No handle is chosen: all that the transaction prepared is dropped."""
-    world.partner.raises["pre_commit orders.0.1.1.1"] = OSError("disk full")
-    with pytest.raises(OSError, match="disk full"):
-        world.start().batch(0, [1], [2])
-    assert (world.partner.rows, world.partner.prepared) == ([], {})
-
-
 def test_who_cannot_find_its_leftovers_is_told_so_at_start(world, caplog):
     """By name, once, before anything runs; who can is told nothing."""
     check_leftovers(Base(world.partner))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
+from support.branches import committing
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World
 from support.spark import serving
@@ -20,8 +20,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import BranchId, Receipt, TransactionId, TransactionRecord
-from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.inspection.trace import TraceSpan, find_gaps, trace_tree
@@ -30,15 +29,7 @@ from tracing_2pc.participant import TaggedRows
 
 TEXTS = texts("component")
 T = TransactionId("orders", 7, 1)
-DIGEST = base64.b64encode(bytes(32)).decode()
-COMMITTING = TransactionRecord(
-    T,
-    *("run", TransactionState.COMMITTING, Decision.COMMIT, ("participant",)),
-    *(frozenset(), {}, 0.0),
-    receipts=(
-        Receipt(BranchId(0, 1), "participant", 3, f"sha-256=:{DIGEST}:", Vote.COMMIT),
-    ),
-)
+COMMITTING = committing(T, "participant")
 
 
 @pytest.fixture

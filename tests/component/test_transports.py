@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from flask import Flask, request
-from support.branches import ONE
+from support.branches import committing, prepare_at
 from support.cable import Cable, Link
 from support.participant import count
 from support.served import unserved
@@ -25,17 +24,12 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
 )
 from tracing_2pc.core.model import (
-    BranchId,
-    Receipt,
     TransactionId,
-    TransactionRecord,
 )
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
 from tracing_2pc.core.states import (
-    Decision,
     ParticipantState,
     Refusal,
-    TransactionState,
     Vote,
 )
 from tracing_2pc.http.server import participant_blueprint
@@ -43,7 +37,8 @@ from tracing_2pc.participant import TaggedRows
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.testing import run_one_batch
 
-ID, BRANCH = TransactionId("test", 0, 1), BranchId(0, 1)
+ID = TransactionId("test", 0, 1)
+prepare = functools.partial(prepare_at, transaction=ID)
 ROWS = [{"id": 1, "city": "Zürich"}, {"id": 2, "city": "Bern"}]
 
 pytestmark = pytest.mark.parametrize("transport", TRANSPORTS)
@@ -112,9 +107,12 @@ def test_where_nobody_listens_nothing_was_sent(transport):
     with unserved() as held:
         url = TRANSPORTS[transport].url(int(held.rpartition(":")[2]))
         with pytest.raises(ParticipantUnavailableError) as nobody:
-            ledger(url).resolve(ID, "commit", "a try")
-        assert f"nothing listens at {url}, so POST /resolve" in str(nobody.value)
-        assert "was not sent: start participant 'ledger' there" in str(nobody.value)
+            prepare(ledger(url))
+        assert str(nobody.value) == (
+            f"participant 'ledger': nothing listens at {url}, so POST /prepare of {ID} "
+            "was not sent: start participant 'ledger' there, or mend its address in "
+            "`participants`"
+        )
 
 
 def test_nothing_is_left_of_a_server(transport, rows):
@@ -134,22 +132,6 @@ def test_nothing_is_left_of_a_server(transport, rows):
         ledger(url).prepared()
 
 
-def committed(transaction: TransactionId) -> TransactionRecord:
-    """The record that a commit of `ONE` is sent by."""
-    receipt = Receipt(BRANCH, "ledger", ONE.rows, ONE.digest, Vote.COMMIT)
-    return TransactionRecord(
-        transaction, "run", TransactionState.COMMITTING, Decision.COMMIT, ("ledger",),
-        frozenset(), {}, 0.0, receipts=(receipt,),
-    )  # fmt: skip
-
-
-def prepare(participant: RemoteParticipant) -> Vote:
-    return participant.prepare(
-        ID, BRANCH, lambda: io.BytesIO(ONE.body),
-        rows=ONE.rows, length=len(ONE.body), digest=ONE.digest,
-    )  # fmt: skip
-
-
 @pytest.fixture
 def cable(url) -> Iterator[Cable]:
     with Cable(urlsplit(url).netloc).laid() as laid:
@@ -165,7 +147,7 @@ def test_what_is_lost_on_the_way_is_not_known_and_asked_again(
     near, far = ledger(url), ledger(through(url, cable.place))
 
     def commit(participant: RemoteParticipant) -> None:
-        participant.commit(committed(ID))
+        participant.commit(committing(ID, "ledger"))
 
     ask: Callable[[RemoteParticipant], Any] = prepare
     if what == "commit":
@@ -208,7 +190,7 @@ def test_a_trace_goes_on_over_it(transport, rows):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tracing_2pc.http.client.current_carrier", lambda: context)
             prepare(ledger(url))
-        ledger(url).commit(committed(ID))
+        ledger(url).commit(committing(ID, "ledger"))
     assert context.items() <= got[0].items()
     assert context.keys().isdisjoint(got[1])
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
 from tracing_2pc.core import content
+from tracing_2pc.core.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.states import Decision, TransactionState, Vote
 
 TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "vendor=x"}
 
@@ -67,3 +70,36 @@ ONE = Branch(orders(1, 2, 3), 3)
 OTHER = Branch(orders(4), 1)
 
 TWIN = Branch(orders(1, 2, 3), 3, "0.2")
+
+
+def prepare_at(
+    participant: RemoteParticipant,
+    transaction: TransactionId,
+    branch: Branch = ONE,
+    body: IO[bytes] | None = None,
+) -> Vote:
+    """Send a branch as a task does; what it tells of another body is about its own."""
+    return participant.prepare(
+        transaction,
+        BranchId.parse(branch.branch),
+        lambda: body or io.BytesIO(branch.body),
+        rows=branch.rows,
+        length=len(branch.body),
+        digest=branch.digest,
+    )
+
+
+def committing(
+    transaction: TransactionId,
+    participant: str,
+    branch: Branch = ONE,
+    *more: Receipt,
+    **fields: Any,
+) -> TransactionRecord:
+    """Return the record that the commit of a branch is sent by."""
+    about = participant, branch.rows, branch.digest, Vote.COMMIT
+    receipts = (Receipt(BranchId.parse(branch.branch), *about), *more)
+    decided = TransactionState.COMMITTING, Decision.COMMIT, (participant,), frozenset()
+    return TransactionRecord(
+        transaction, "run", *decided, {}, 0.0, receipts=receipts, **fields
+    )
