@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from support.participant import PartnerApi
 from support.protocol import FakeClock, World
+from support.watch import Site, site
 
 from tracing_2pc.store import open_log
 
@@ -24,3 +25,11 @@ def world(tmp_path) -> Iterator[World]:
     clock, url = FakeClock(), f"sqlite:///{tmp_path}/log.db"
     with contextlib.closing(open_log(url, now=clock.now)) as log:
         yield World(log, clock)
+
+
+@pytest.fixture
+def at(tmp_path) -> Iterator[Site]:
+    """A log and two services of an application that begins with batch 7."""
+    with site(tmp_path) as made:
+        made.log.initialise("orders", 7)
+        yield made

@@ -390,11 +390,7 @@ def test_help_and_version(capsys):
 
 def test_an_exit_code_has_the_meaning_of_the_manual(operator: Operator) -> None:
     """Each command of its table ends with the code of its row."""
-    record = operator.at.begin(5)
-    operator.at.log.decide(record.id, Decision.ABORT)
-    for name in record.participants:
-        operator.at.log.acknowledge(record.id, name)
-    operator.at.log.finish(record.id)
+    operator.at.aborted(5)
     operator.at.committing(7)
     operator.at.time.advance(500.0)
     manual = (ROOT / "docs" / "cli.md").read_text().partition("| exit code |")[2]

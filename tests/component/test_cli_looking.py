@@ -52,8 +52,7 @@ def stuck(operator: Operator) -> None:
     at = operator.at
     done = at.committing(5)
     for name in NAMES:
-        at.worlds[name].commit(str(done), ONE)
-        at.log.acknowledge(done, name)
+        at.commit(done, name)
     at.log.finish(done)
     at.committing(7)
     at.worlds["ledger"].commit(str(T), ONE)
@@ -108,10 +107,7 @@ def test_a_program_need_not_take_an_id_apart(operator):
 def test_a_list_that_is_full_does_not_count_what_it_left_out(operator):
     """It was asked for so many, and nobody knows how many there are."""
     for batch in (5, 6, 7):
-        id_ = operator.at.committing(batch)
-        for name in ("ledger", "notifier"):
-            operator.at.log.acknowledge(id_, name)
-        operator.at.log.finish(id_)
+        operator.at.finish(operator.at.committing(batch))
     counted = operator.says("ls", "--limit", "2")[1].splitlines()[-1]
     assert counted == "0 unfinished; 2 finished (the newest)"
     counted = operator.says("ls", "--limit", "4")[1].splitlines()[-1]
@@ -214,8 +210,7 @@ def test_what_was_just_told_is_no_orphan(operator):
             self.asked += 1
             if self.asked == 1:
                 for name in NAMES:
-                    at.worlds[name].commit(str(T), ONE)
-                    at.log.acknowledge(T, name)
+                    at.commit(T, name)
                 at.log.finish(T)
             return listing
 

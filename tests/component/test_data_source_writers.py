@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import socket
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql.types import (
@@ -24,7 +22,7 @@ from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.sinks.base import read_only
 from tracing_2pc.sinks.job import Job
-from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store import SqlDecisionLog
 
 if not HAS_ARROW_WRITERS:
     pytest.skip("it needs PySpark 4.1", allow_module_level=True)
@@ -37,12 +35,6 @@ from tracing_2pc.spark.data_source import (
 
 TEXTS = texts("sinks")
 TEXTS_OF_SPARK = texts("spark")
-
-
-@pytest.fixture
-def log(tmp_path) -> Iterator[SqlDecisionLog]:
-    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
-        yield log
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -79,14 +79,9 @@ def out(tmp_path) -> Path:
 
 
 @pytest.fixture
-def job(tmp_path) -> Iterator[Jobs]:
-    """Return jobs that share a log; by default with a sink of `tmp_path/out`."""
-    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
-
-        def make(sink: Any = None, **about: Any) -> FileJob:
-            return FileJob(sink or FileSink(tmp_path / "out"), log, **about)
-
-        yield make
+def job(out, log) -> Jobs:
+    """Return jobs that share a log; by default with a sink of `out`."""
+    return lambda sink=None, **about: FileJob(sink or FileSink(out), log, **about)
 
 
 def by_duckdb(folder: Path, kind: str = "parquet") -> list[int]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.sinks.base import check_leftovers, participants_of, read_only
-from tracing_2pc.store import open_log
 
 TEXTS = texts("sinks")
 
@@ -63,9 +60,8 @@ class Camel:
 
 
 @pytest.fixture
-def world(tmp_path) -> Iterator[World]:
-    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
-        yield World(log)
+def world(log) -> World:
+    return World(log)
 
 
 # --- recovery ------------------------------------------------------------------------

@@ -29,9 +29,7 @@ def begin(at: Site, batch: int) -> TransactionRecord:
 def abort(at: Site, batch: int = 7) -> TransactionRecord:
     record = begin(at, batch)
     at.log.decide(record.id, Decision.ABORT)
-    for name in NAMES:
-        at.log.acknowledge(record.id, name)
-    at.log.finish(record.id)
+    at.finish(record.id)
     return record
 
 
@@ -108,8 +106,7 @@ def test_once_spark_has_gone_back_it_is_not_lost(operator):
     at.decide(again.id)
     for name in NAMES:
         assert at.worlds[name].commit(str(again.id)).status_code == 200
-        at.log.acknowledge(again.id, name)
-    at.log.finish(again.id)
+    at.finish(again.id)
     assert at.log.passed() == []
     _, (view,) = operator.json("explain", str(LOST))
     assert (view["findings"], view["actions"]) == ([], [])

@@ -15,7 +15,7 @@ from typing import Any
 import nats
 import pytest
 from flask import Flask, request
-from support.branches import ONE, TRACE, committing, prepare_at
+from support.branches import ONE, committing, prepare_at
 from support.nats import TOKEN, shared
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
@@ -362,27 +362,6 @@ def test_two_databases_behind_one_name_are_refused(ledger, asked, url, tmp_path)
         found = check(Settings(participants={"ledger": url})).findings
         assert [f for f in found if "2 databases answer" in f.text]
     other.rows.close()
-
-
-def test_what_a_request_brings_arrives(ledger, asked, url):
-    """Trace headers, SkyWalking's too, and letters that are not ASCII; no token."""
-    sent = {
-        **TRACE,
-        "sw8": "1-YQ==-Yg==-0-YQ==-YQ==-YQ==-YQ==",
-        "baggage": "city=Zürich",
-    }
-    sent |= {"Authorization": f"Bearer {TOKEN}", "X-Forwarded-For": "127.0.0.1"}
-    with ledger.serving(url):
-        status, _, _ = asked().exchange(
-            "GET", "/transactions?limit=3", None, sent, PATIENT, 1 << 20
-        )
-    ((path, headers),) = ledger.asked
-    assert (status, path) == (200, "/transactions")
-    arrived = {name.lower(): value for name, value in headers.items()}
-    assert {name: arrived.get(name) for name in (*TRACE, "sw8")} == {
-        name: sent[name] for name in (*TRACE, "sw8")
-    }
-    assert "authorization" not in arrived
 
 
 def test_bodies_and_answers_go_in_frames(ledger, asked, url, monkeypatch):

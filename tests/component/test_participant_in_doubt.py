@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace.sampling import Decision, SamplingResult, StaticSam
 from support.branches import ONE, TWIN
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World
-from support.tracing import span_tree
 
 T = "orders.7.1"
 
@@ -62,29 +61,3 @@ def test_a_sampler_that_fails_costs_no_commit(world, now, monkeypatch):
     provider = TracerProvider(Raising(Decision.DROP), shutdown_on_exit=False)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     assert world.commit(T, ONE).status_code == 200
-
-
-def test_requests_are_traced_by_their_names(world, exported):
-    """Server spans continue the caller's trace, and hold ids and states only."""
-    world.prepare(T, ONE)
-    world.commit(T, ONE)
-    world.abort(T)
-    world.show(T)
-    world.listed()
-    assert span_tree(exported()) == [
-        "POST /prepare",
-        "  INSERT",
-        "  COMMIT",
-        "POST /commit",
-        "  COMMIT",
-        "POST /abort",
-        "  COMMIT",
-        "GET /transactions/<transaction_id>",
-        "GET /transactions",
-    ]
-    (prepared,) = [span for span in exported() if span.name == "POST /prepare"]
-    assert f"{prepared.context.trace_id:032x}" == "a" * 32
-    assert {
-        "tpc.rows": 3,
-        "tpc.state": "prepared",
-    }.items() <= prepared.attributes.items()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.branches import ONE
 from support.texts import texts
 from support.waiting import PATIENT
-from support.watch import Site, site
+from support.watch import Site
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
@@ -28,13 +27,6 @@ TEXTS = texts("component")
 
 T = TransactionId("orders", 7, 1)
 FOREIGN = TransactionId("bookings", 3, 1)
-
-
-@pytest.fixture
-def at(tmp_path) -> Iterator[Site]:
-    with site(tmp_path) as made:
-        made.log.initialise("orders", 7)
-        yield made
 
 
 def orphan(

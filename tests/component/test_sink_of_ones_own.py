@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,19 +20,17 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.sinks.base import check_leftovers
-from tracing_2pc.store import open_log
 
 T = TransactionId("orders", 0, 1)
 TEXTS = texts("sinks")
 
 
 @pytest.fixture
-def world(tmp_path) -> Iterator[World]:
+def world(log) -> World:
     """Its batches come after a task that was killed when it had prepared."""
-    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
-        made = World(log)
-        made.kind, made.tries, made.left = Base, 2, [BranchId(0, 9)]
-        yield made
+    made = World(log)
+    made.kind, made.tries, made.left = Base, 2, [BranchId(0, 9)]
+    return made
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["plain", "traced"])

@@ -20,22 +20,17 @@ from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace import SpanKind, StatusCode
 from sqlalchemy import make_url
 from support.skywalking import Oap, World
-from support.spark import serving
+from support.transaction import traced_tasks
 from support.waiting import until
 
 from bench.driver import apply, coordinator
 from bench.records import numbers
 from bench.served import application
-from tracing_2pc import ParticipantSink
-from tracing_2pc.core import names
-from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.sinks import write_branch
 from tracing_2pc.skywalking import propagator
 from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
-from tracing_2pc.store import open_log
 from tracing_2pc.store.engines.urls import describe_place
-from tracing_2pc.tracing import propagation, spans
+from tracing_2pc.tracing import propagation
 from tracing_2pc.tracing.decorator import requests_headers
 
 Tags = dict[str, str]
@@ -60,37 +55,20 @@ def tags(span: dict[str, Any]) -> Tags:
     return {tag["key"]: tag["value"] for tag in span["tags"]}
 
 
-def test_a_transaction_is_few_segments(global_world, tmp_path):
+def test_a_transaction_is_few_segments(global_world, log, sink):
     """The driver two, though its tasks run in it here; each request one."""
-
-    def write(record: TransactionRecord) -> list[Receipt]:
-        receipts: list[Receipt] = []
-        for partition in range(2):
-            branch = BranchId(partition, partition)
-            about = (record.id, branch, tuple(sink.participants), record.carrier)
-            with spans.span(names.BRANCH, carrier=record.carrier):
-                receipts += write_branch(sink, BranchContext(*about), [numbers(3)])
-        return receipts
-
-    with contextlib.ExitStack() as stack:
-        rows = TaggedRows(f"sqlite:///{tmp_path / 'rows.db'}", "numbers")
-        stack.callback(rows.close)
-        url = stack.enter_context(serving(application(rows)))
-        sink = ParticipantSink({"ledger": url}, token=None)
-        log = stack.enter_context(
-            contextlib.closing(open_log(f"sqlite:///{tmp_path / 'log.db'}"))
-        )
-        apply(coordinator(log, sink.participants), 0, write)
+    driver = coordinator(log, sink.participants)
+    apply(driver, 0, traced_tasks(sink, [numbers(3), numbers(3)]))
     tree = global_world.tree()
     assert [line for line in tree if not line.startswith(" ")] == [tree[0]]
     assert tree[0] == "Local tpc.transaction"
     firsts = Counter(g["spans"][0]["operationName"] for g in global_world.oap.segments)
     assert firsts == {
         "tpc.transaction": 1,
-        "POST /prepare": 2,
+        "POST /prepare": 4,
         "tpc.deliver": 1,
         "tpc.finish": 1,
-        "POST /commit": 1,
+        "POST /commit": 2,
     }
     ids = {g["traceId"] for g in global_world.oap.segments}
     assert len(ids) == 1

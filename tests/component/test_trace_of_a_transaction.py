@@ -6,10 +6,9 @@ that one exporter sees every span.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from support.log_tables import count_committed
 from support.protocol import FakeParticipant
 from support.tracing import assert_registered, span_tree
+from support.transaction import traced_tasks
 from support.waiting import AT_LAST
 
 from bench.driver import APPLICATION, apply, coordinator
@@ -28,7 +28,6 @@ from tracing_2pc.core import names
 from tracing_2pc.core.errors import HeuristicError
 from tracing_2pc.core.model import (
     MOST_LINKS,
-    BranchContext,
     BranchId,
     Receipt,
     TransactionRecord,
@@ -36,40 +35,12 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.states import Refusal, TransactionState
 from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.sinks import write_branch
 from tracing_2pc.sinks.base import read_only
-from tracing_2pc.spark.tasks import write_traced_branch
 from tracing_2pc.store import SqlDecisionLog
-from tracing_2pc.tracing import spans, transaction
+from tracing_2pc.tracing import transaction
 
-Partitions = Sequence[pa.RecordBatch]
-
-TASKS = itertools.count()
 KAFKA_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 CARRIER = pa.map_(pa.string(), pa.string())
-
-
-def writes(
-    sinks: ParticipantSink | Sequence[ParticipantSink], partitions: Partitions
-) -> Callable[[TransactionRecord], list[Receipt]]:
-    """Return what runs a task for each partition, in the span that Spark's tasks open.
-
-    With several sinks each is a route: it has tasks of its own.
-    """
-    routes = [sinks] if isinstance(sinks, ParticipantSink) else sinks
-
-    def write(record: TransactionRecord) -> list[Receipt]:
-        receipts: list[Receipt] = []
-        for sink in routes:
-            for partition, records in enumerate(partitions):
-                branch = BranchId(partition, next(TASKS))
-                about = (record.id, branch, tuple(sink.participants), record.carrier)
-                ids = {"tpc.transaction.id": str(record.id)}
-                with spans.span(names.BRANCH, carrier=record.carrier, attributes=ids):
-                    receipts += write_branch(sink, BranchContext(*about), [records])
-        return receipts
-
-    return write
 
 
 def nothing(record: TransactionRecord) -> Sequence[Receipt]:
@@ -122,7 +93,7 @@ def without_time(found: Sequence[ReadableSpan]) -> list[str]:
 
 def test_a_healthy_transaction_is_one_tree(exported, log, sink):
     """Every step of it, in one trace, and no wait worth a span."""
-    apply(driver(log, sink), 0, writes(sink, [numbers(3)]))
+    apply(driver(log, sink), 0, traced_tasks(sink, [numbers(3)]))
     tree = span_tree(without_database(exported()))
     both_prepare = ["      POST /prepare", "        POST /prepare"] * 2
     sent = ["      POST /commit", "        POST /commit"]
@@ -159,7 +130,7 @@ def test_spans_are_counted_by_partitions_and_never_by_records(exported, log, sin
     for batch, rows in enumerate((1, 10_000)):
         partitions = [numbers(rows), numbers(0), numbers(rows), numbers(rows)]
         before = len(exported())
-        apply(driver(log, sink), batch, writes(sink, partitions))
+        apply(driver(log, sink), batch, traced_tasks(sink, partitions))
         ours = without_database(exported()[before:])
         found.append(Counter((s.name, s.kind) for s in ours))
     few, many = found
@@ -176,8 +147,8 @@ def test_with_routes_a_participant_costs_its_own_partitions(exported, log, sink)
     def write(record: TransactionRecord) -> list[Receipt]:
         routed = [sink.route("ledger"), sink.route("notifier")]
         return [
-            *writes(routed[0], [numbers(2), numbers(2)])(record),
-            *writes(routed[1], [numbers(0)])(record),
+            *traced_tasks(routed[0], [numbers(2), numbers(2)])(record),
+            *traced_tasks(routed[1], [numbers(0)])(record),
         ]
 
     apply(driver(log, sink), 0, write)
@@ -205,7 +176,7 @@ def test_attempts_of_a_batch_are_linked(exported, log, sink):
     """Each is a trace of its own; its root says which attempt was before it."""
     with pytest.raises(RuntimeError):
         apply(driver(log, sink), 0, failing)
-    apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+    apply(driver(log, sink), 0, traced_tasks(sink, [numbers(1)]))
     first, second = named(exported())
     assert (first.attributes["tpc.decision"], first.links) == ("abort", ())
     assert second.attributes["tpc.attempt"] == 2
@@ -219,7 +190,7 @@ def test_a_run_that_takes_over_tells_both_stories(exported, log, sink, monkeypat
     """A driver died in its tasks: the next one exports attempt 1 and links to it."""
     driver(log, sink).begin(0, "dead", "query")
     another_process(monkeypatch)
-    apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+    apply(driver(log, sink), 0, traced_tasks(sink, [numbers(1)]))
     first, second = named(exported())
     assert first.attributes["tpc.decision"] == "abort"
     assert first.attributes["tpc.cause"] == "superseded"
@@ -253,7 +224,7 @@ def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(exported, log, monke
 
 def test_a_batch_replayed_after_its_end_gets_its_root(exported, log, sink, monkeypatch):
     """A driver that died right after the end may have taken its last spans along."""
-    apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+    apply(driver(log, sink), 0, traced_tasks(sink, [numbers(1)]))
     another_process(monkeypatch)
     apply(driver(log, sink), 0, failing)
     apply(driver(log, sink), 0, failing)
@@ -279,16 +250,8 @@ def test_a_commit_links_to_what_its_rows_came_with(
         ids = pa.array(range(len(came_with)), pa.int32())
         return pa.RecordBatch.from_arrays([came_with, ids], ["headers", "value"])
 
-    def write(record: TransactionRecord) -> list[Receipt]:
-        receipts: list[Receipt] = []
-        for partition, rows in enumerate(([3, 0, 1, 2, *range(4, 25)], range(20, 60))):
-            branch = BranchId(partition, next(TASKS))
-            about = (record.id, branch, tuple(sink.participants), record.carrier)
-            rest = [headers(*rows)], "headers"
-            receipts += write_traced_branch(sink, BranchContext(*about), *rest)
-        return [Receipt.from_json(receipt.to_json()) for receipt in receipts]
-
-    apply(driver(log, sink), 0, write)
+    rows = [headers(3, 0, 1, 2, *range(4, 25)), headers(*range(20, 60))]
+    apply(driver(log, sink), 0, traced_tasks(sink, rows, "headers"))
     another_process(monkeypatch)
     apply(driver(log, sink), 0, failing)
     written, replayed = named(exported())
@@ -308,7 +271,7 @@ def test_the_time_after_the_decision_is_a_span(exported, log, sink):
 
     The root ends where it begins: nothing waits for the other, to be exported.
     """
-    apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+    apply(driver(log, sink), 0, traced_tasks(sink, [numbers(1)]))
     (root,), (finish,) = named(exported()), named(exported(), names.FINISH)
     assert finish.parent.span_id == root.context.span_id
     assert finish.start_time == root.end_time
@@ -360,9 +323,9 @@ def test_an_exporter_that_blocks_holds_nothing_up(log, sink, monkeypatch):
     )
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     try:
-        apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+        apply(driver(log, sink), 0, traced_tasks(sink, [numbers(1)]))
         assert reached.wait(AT_LAST)
-        apply(driver(log, sink), 1, writes(sink, [numbers(1)]))
+        apply(driver(log, sink), 1, traced_tasks(sink, [numbers(1)]))
         assert count_committed(log, APPLICATION) == 2
         assert not ended.is_set()
     finally:

@@ -26,7 +26,6 @@ from tracing_2pc.core.errors import ContractError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.ports import TwoPhaseCommitSink
 from tracing_2pc.tracing import spans
-from tracing_2pc.tracing.decorator import handles
 from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -94,42 +93,6 @@ def test_every_phase_is_a_span_and_every_call_carries_it(exported, partner):
         {"tpc.phase": "begin", **ids},
         {"tpc.phase": "invoke", "tpc.rows": 3},
     )
-
-
-def test_a_commit_after_a_restart_is_in_the_transactions_trace(exported, partner):
-    """All that is left of the process is the handle as JSON."""
-    carrier = OpenTelemetryTracing().reserve()
-    sink = shipped(PartnerSink(partner.url))
-    with spans.span(names.BRANCH, carrier=carrier):
-        handle = sink.begin(branch_of(carrier))
-        sink.pre_commit(handle)
-    handles.HELD.clear()
-    sink.commit(through_the_log(handle))
-    assert span_tree(exported()) == [
-        "tpc.branch",
-        "  PartnerSink.begin",
-        "  PartnerSink.pre_commit",
-        "    POST",
-        "  PartnerSink.commit",
-        "    POST",
-    ]
-
-
-def test_without_a_current_span_the_context_of_begin_is_the_parent(exported, partner):
-    carrier = OpenTelemetryTracing().reserve()
-    sink = shipped(PartnerSink(partner.url))
-    handle = sink.begin(branch_of(carrier))
-    sink.invoke(handle, 1)
-    sink.abort(handle)
-    assert span_tree(exported()) == [
-        "PartnerSink.begin",
-        "PartnerSink.invoke",
-        "PartnerSink.abort",
-        "  POST",
-    ]
-    ours = [s for s in exported() if s.name != "POST"]
-    assert {f"{s.parent.span_id:016x}" for s in ours} == {carrier["traceparent"][36:52]}
-    assert handles.HELD == {}
 
 
 def test_errors_pass_unchanged_and_show_their_class_only(exported, partner):

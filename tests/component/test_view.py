@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 from support.texts import texts
 from support.waiting import PATIENT
-from support.watch import NAMES, SETTINGS, Site, names_of, site
+from support.watch import NAMES, SETTINGS, Site, names_of
 
 from tracing_2pc.cli import explain, show
 from tracing_2pc.core.errors import DecisionLogError
@@ -21,13 +20,6 @@ from tracing_2pc.inspection.view import TransactionView, view_transaction
 TEXTS = texts("component")
 
 T = TransactionId("orders", 7, 1)
-
-
-@pytest.fixture
-def at(tmp_path) -> Iterator[Site]:
-    with site(tmp_path) as made:
-        made.log.initialise("orders", 7)
-        yield made
 
 
 def view(at: Site, id_: TransactionId = T) -> TransactionView:
@@ -203,8 +195,7 @@ def test_a_commit_that_arrives_while_we_look_is_no_orphan(at):
     def finish_first(id_: TransactionId) -> object:
         for name in NAMES:
             at.worlds[name].resolve(str(T), "commit")
-            at.log.acknowledge(T, name)
-        at.log.finish(T)
+        at.finish(T)
         at.log.read = first  # type: ignore[method-assign]
         return first(id_)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from bench.served import application
 from support.spark import serving
 from support.waiting import PATIENT
 from tracing_2pc import ParticipantSink
+from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import SqlDecisionLog, open_log
+
+_TASKS = itertools.count()
 
 
 @pytest.fixture
@@ -32,3 +37,23 @@ def sink(tmp_path: Path) -> Iterator[ParticipantSink]:
             stack.callback(resource.close)
             urls[name] = stack.enter_context(serving(application(resource)))
         yield ParticipantSink(urls, token=None, timeout=PATIENT)
+
+
+def traced_tasks(
+    sink: ParticipantSink,
+    partitions: Sequence[pa.RecordBatch],
+    links: str | None = None,
+) -> Callable[[TransactionRecord], list[Receipt]]:
+    """Return what runs one of Spark's tasks for each partition; receipts travel."""
+    from tracing_2pc.spark.tasks import write_traced_branch
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        for n, rows in enumerate(partitions):
+            names = tuple(sink.participants)
+            branch = BranchId(n, next(_TASKS))
+            context = BranchContext(record.id, branch, names, record.carrier)
+            receipts += write_traced_branch(sink, context, [rows], links)
+        return [Receipt.from_json(receipt.to_json()) for receipt in receipts]
+
+    return write

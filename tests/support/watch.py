@@ -182,13 +182,17 @@ class Site:
         self.log.finish(record.id)
         return record.id
 
-    def aborted(self) -> TransactionId:
-        """Begin, decide abort, and finish it: the log is done with it."""
-        record = self.begin()
+    def finish(self, id_: TransactionId) -> None:
+        """Have on record that all have acknowledged it: the log is done with it."""
+        for name in NAMES:
+            self.log.acknowledge(id_, name)
+        self.log.finish(id_)
+
+    def aborted(self, batch: int = 7) -> TransactionId:
+        """Begin, decide abort, and finish it."""
+        record = self.begin(batch)
         self.log.decide(record.id, Decision.ABORT)
-        for name in record.participants:
-            self.log.acknowledge(record.id, name)
-        self.log.finish(record.id)
+        self.finish(record.id)
         return record.id
 
     def down(self, name: str) -> None:
