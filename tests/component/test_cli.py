@@ -39,9 +39,6 @@ ID = TransactionId("orders", 0, 1)
 RESOLVE = ("resolve", str(ID), "--yes")
 ABOUT: Any = {"run": "r", "query": "q", "participants": ["ledger"], "carrier": {}}
 
-Both = pytest.CaptureFixture[str]
-Patch = pytest.MonkeyPatch
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:

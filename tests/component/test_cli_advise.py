@@ -23,8 +23,6 @@ NAMES = ("ledger", "notifier")
 ON_RECORD = 600.0
 """The transaction timeout of the job."""
 
-Both = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
 def time() -> Time:

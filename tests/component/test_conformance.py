@@ -40,6 +40,11 @@ class Left:
                 assert file.execute(statement).rowcount
             file.commit()
 
+    def checked(self, journal: str) -> int:
+        """Run `check --deep`, without settings; return how it ends."""
+        command = ["check", "--log", self.log, "--deep", "--journal"]
+        return main([*command, f"{NAMES[0]}={journal}"])
+
     def found(self, spans: Any = ()) -> list[str]:
         return [str(one) for one in check_run(self.log, self.journals, spans)]
 
@@ -149,42 +154,35 @@ def test_spans_are_held_against_each_other(
 
 
 def test_a_person_asks_for_it(
-    left: Left,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    left: Left, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`check --deep`: each finding in a line with its cure, and 1."""
     monkeypatch.chdir(left.folder)
     monkeypatch.setenv("LEDGER", left.journals[0][1])
-    command = ["check", "--log", left.log, "--deep", "--journal", "ledger=env:LEDGER"]
-    assert main(command) == 1
+    assert left.checked("env:LEDGER") == 1
     assert capsys.readouterr().out.endswith("1 problem\n")  # no participants are set
     left.changed("ledger", SEAL.format("'aborted'"))
-    assert main(command) == 1
+    assert left.checked("env:LEDGER") == 1
     out = " ".join(capsys.readouterr().out.split())
     assert f"{NEW}: ledger: sealed aborted, and decided is commit (rule 8)." in out
     # A journal that is not there is refused, and so is an edited record.
-    other = [*command[:-1], "ledger=sqlite:///gone.db"]
-    assert main(other) == 1
+    assert left.checked("sqlite:///gone.db") == 1
     assert "there is no file gone.db" in capsys.readouterr().out
     left.changed("log", "UPDATE tpc_transaction SET run = 'other'")
-    assert main(command) == 1
+    assert left.checked("env:LEDGER") == 1
     assert "does not match its checksum" in capsys.readouterr().out
     assert not (left.folder / "gone.db").exists()
 
 
 def test_a_damaged_index_is_found(
-    left: Left,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    left: Left, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By `check --deep`, in the log and in a journal: no record by itself tells it."""
     monkeypatch.chdir(left.folder)
-    (name, journal), *_ = left.journals
+    journal = left.journals[0][1]
     for url in (left.log, journal):
         drop_index_entries(Path(url.removeprefix("sqlite:///")))
-    command = ["check", "--log", left.log, "--deep", "--journal", f"{name}={journal}"]
-    assert main(command) == 1
+    assert left.checked(journal) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert out.count("wrong # of entries in index") >= 2
     assert "keep a copy of the file" in out

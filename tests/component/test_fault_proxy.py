@@ -180,35 +180,30 @@ def test_seen_says_what_each_request_was_about(proxy, client):
     }
 
 
-FORWARDED = {
-    Fault.DROP: 0,
-    Fault.LOSE_ANSWER: 1,
-    Fault.UNAVAILABLE: 0,
-    Fault.GARBAGE: 0,
-    Fault.PAGE: 0,
+ONCE: dict[Fault, tuple[int, int | None]] = {
+    Fault.DROP: (0, None),
+    Fault.LOSE_ANSWER: (1, None),
+    Fault.UNAVAILABLE: (0, 503),
+    Fault.GARBAGE: (0, None),
+    Fault.PAGE: (0, 200),
 }
-"""Faults that are over when the client knows: how often the participant heard it."""
-
-RETURNED = {
-    Fault.UNAVAILABLE: 503,
-    Fault.PAGE: 200,
-}
-"""The status that the client reads; the other faults have none."""
+"""Faults that are over when the client knows: how often the participant heard it, and
+the status that the client reads."""
 
 
 @pytest.mark.parametrize("verb", VERBS[:2])
-@pytest.mark.parametrize("fault", FORWARDED)
+@pytest.mark.parametrize("fault", ONCE)
 def test_a_fault_happens_once_and_is_on_record(participant, proxy, fault, verb):
     """The participant hears it or not, the client is told so, the next one passes."""
     proxy.plan(verb, fault)
     answer = ask(proxy, verb)
-    status = RETURNED.get(fault)
+    heard, status = ONCE[fault]
     seen = SeenRequest(
         verb, T, BRANCH if verb == "prepare" else "", fault,
-        (200,) * FORWARDED[fault], status,
+        (200,) * heard, status,
     )  # fmt: skip
     assert proxy.seen == (seen,)
-    assert participant.verbs == [verb] * FORWARDED[fault]
+    assert participant.verbs == [verb] * heard
     assert answer[0] == (status or 0)
     after = ask(proxy, verb)
     assert json.loads(after[1])["state"] == STATES[verb]

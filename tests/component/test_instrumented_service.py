@@ -73,15 +73,3 @@ def test_what_a_request_does_is_below_it(world, exported):
         "GET /transactions",
     ]
     assert tree[1] == "  INSERT"
-
-
-def test_without_it_the_span_is_ours(tmp_path, exported):
-    """The same application, not instrumented: one span too, and ours."""
-    world = tagged_rows(sqlite_url(tmp_path))
-    assert world.prepare(T).status_code == 200
-    world.resource.close()
-    (prepare,) = server_spans(exported)
-    assert (prepare.name, prepare.instrumentation_scope.name) == (
-        "POST /prepare",
-        "tracing_2pc",
-    )

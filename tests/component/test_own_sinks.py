@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.branches import ONE
 from support.cli import Operator
-from support.console import VIEWER, Visitor, console_of
+from support.console import VIEWER, console_of, visitor
 from support.texts import texts
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -95,9 +95,7 @@ def aborted(operator: Operator) -> TransactionRecord:
 
 
 def page(operator: Operator, path: str) -> str:
-    visitor = Visitor(console_of(operator.at).test_client())
-    visitor.log_in(VIEWER)
-    return visitor.get(path)
+    return visitor(console_of(operator.at), VIEWER).get(path)
 
 
 def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path):

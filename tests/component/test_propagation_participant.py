@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry import propagate
+from opentelemetry.propagators.composite import CompositePropagator
 from support.branches import ONE, OTHER
 from support.kinds import sqlite_url
 from support.participant import World
 from werkzeug.test import TestResponse
 
 from tracing_2pc.participant import TaggedRows
+from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 NAMES = ("TRACEPARENT", "TRACESTATE", "BAGGAGE", "SW8", "SW8_CORRELATION", "B3")
@@ -24,10 +27,14 @@ numbers = itertools.count(1)
 
 @pytest.fixture(scope="module", params=[True, False], ids=["trusting", "distrusting"])
 def world(request, tmp_path_factory) -> Iterator[World]:
+    """One that reads SkyWalking's headers, too."""
     folder: Path = tmp_path_factory.mktemp("participant")
     # Its clock stands still: answers tell times.
     resource = TaggedRows(sqlite_url(folder), "orders", clock=lambda: 1_700_000_000.0)
-    yield World(resource, lambda: 0, insecure=True, trust_inbound=request.param)
+    both = CompositePropagator([SkyWalkingPropagator()])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(propagate, "_HTTP_TEXT_FORMAT", both)
+        yield World(resource, lambda: 0, insecure=True, trust_inbound=request.param)
     resource.close()
 
 

@@ -108,13 +108,6 @@ def test_a_package_without_metadata_registers_its_own(monkeypatch):
         register_transport("http", lambda *given: given)
 
 
-@pytest.mark.parametrize("port", ["99999", "x"])
-def test_a_port_that_is_none_is_refused(port):
-    """At once, and not by the first request."""
-    with pytest.raises(ValueError, match=r"[Pp]ort"):
-        check_url(f"http://there:{port}")
-
-
 @pytest.mark.parametrize(
     ("scheme", "opened"), [("http", "HttpParticipant"), ("grpc", "GrpcParticipant")]
 )

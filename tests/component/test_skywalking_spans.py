@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from opentelemetry import baggage, propagate, trace
 from opentelemetry.instrumentation.requests import RequestsInstrumentor
 from opentelemetry.propagators.composite import CompositePropagator
@@ -25,8 +23,6 @@ from support.waiting import until
 
 from bench.driver import apply, coordinator
 from bench.records import numbers
-from bench.served import application
-from tracing_2pc.participant import TaggedRows
 from tracing_2pc.skywalking import propagator
 from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.store.engines.urls import describe_place
@@ -187,33 +183,6 @@ def test_the_process_says_who_it_is(bridge):
     assert about["service"] == "orders"
     assert about["serviceInstance"].startswith(f"{os.getpid()}@")
     assert {"key": "language", "value": "python"} in about["properties"]
-
-
-HEADERS = st.text(st.characters(codec="latin-1", exclude_characters="\r\n"))
-
-
-@pytest.fixture(scope="module")
-def participant(tmp_path_factory) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("participant")
-    rows = TaggedRows(f"sqlite:///{folder / 'rows.db'}", "numbers")
-    yield application(rows).test_client()
-    rows.close()
-
-
-@settings(max_examples=60)
-@given(sw8=HEADERS, correlation=HEADERS)
-def test_hostile_headers_change_no_answer(global_world, participant, sw8, correlation):
-    """Whatever a client sends as `sw8`, the participant answers as without it."""
-    order = {"transaction_id": "orders.7.1", "branches": [], "forgotten_through": None}
-    headers = {"Tpc-Version": "1", "Tpc-Participant": "ledger"}
-    plain = participant.post("/commit", json=order, headers=headers)
-    with_them = participant.post(
-        "/commit",
-        json=order,
-        headers={**headers, "sw8": sw8, "sw8-correlation": correlation},
-    )
-    assert plain.status_code == with_them.status_code == 200
-    assert plain.get_json() == with_them.get_json()
 
 
 def test_a_header_that_cannot_be_read_is_counted(bridge):
