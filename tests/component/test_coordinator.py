@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 from support.deadline import by_hand
@@ -21,14 +20,8 @@ from tracing_2pc.core.errors import (
     HeuristicError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import (
-    BranchId,
-    Receipt,
-    TransactionId,
-    TransactionRecord,
-    branch_receipts,
-)
-from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
+from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.states import Decision, Refusal, TransactionState
 
 TEXTS = texts("component")
 
@@ -107,14 +100,7 @@ def test_a_replay_that_a_participant_has_forgotten_is_done(world):
 
 def test_a_replay_asks_only_who_has_something_of_it(world):
     """To commit nothing would be news to a service that is not the right one."""
-
-    def write(record: TransactionRecord) -> Sequence[Receipt]:
-        branch = BranchId(0, 1)
-        world.a.prepare(record, branch)
-        votes = {"a": Vote.COMMIT, "b": Vote.READ_ONLY}
-        return list(branch_receipts(branch, 5, "sha-256=:x:", votes))
-
-    world.run_batch(0, write=write)
+    world.run_batch(0, write=world.write_for_a)
     assert world.run_batch(0, run="run-2") is False
     assert world.a.heard == ["commit orders.0.1"] * 2
     assert world.b.heard == ["commit orders.0.1"]

@@ -19,14 +19,8 @@ from tracing_2pc.core.errors import (
     DecisionUnknownError,
     HeuristicError,
 )
-from tracing_2pc.core.model import (
-    BranchId,
-    Receipt,
-    TransactionId,
-    TransactionRecord,
-    branch_receipts,
-)
-from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.states import Decision, TransactionState
 
 TEXTS = texts("component")
 
@@ -144,14 +138,7 @@ def test_what_is_decided_is_delivered_before_the_next_batch(world):
 
 def test_a_participant_without_branches_is_told_the_commit(world):
     """All that it was sent was read_only: a commit that names nothing seals there."""
-
-    def write(record: TransactionRecord) -> list[Receipt]:
-        branch = BranchId(0, 10)
-        world.a.prepare(record, branch)
-        votes = {"a": Vote.COMMIT, "b": Vote.READ_ONLY}
-        return list(branch_receipts(branch, 5, "sha-256=:x:", votes))
-
-    assert world.run_batch(0, write=write) is True
+    assert world.run_batch(0, write=world.write_for_a) is True
     assert world.a.heard == world.b.heard == ["commit orders.0.1"]
     assert world.b.committed == {"orders.0.1": set()}
 

@@ -26,12 +26,7 @@ from support.waiting import AT_ONCE, PATIENT, until
 from tracing_2pc.console.app import console
 from tracing_2pc.console.state import ConsoleSources
 from tracing_2pc.core.errors import TwoPhaseError
-from tracing_2pc.core.model import (
-    BranchId,
-    Receipt,
-    TransactionRecord,
-    branch_receipts,
-)
+from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord, branch_receipts
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Vote

@@ -23,11 +23,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import (
-    BranchId,
-    Receipt,
-    TransactionId,
-)
+from tracing_2pc.core.model import BranchId, Receipt, TransactionId
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.grpc import messages

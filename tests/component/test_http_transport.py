@@ -24,12 +24,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import (
-    MAX_BRANCHES,
-    BranchId,
-    Receipt,
-    TransactionId,
-)
+from tracing_2pc.core.model import MAX_BRANCHES, BranchId, Receipt, TransactionId
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.http.client import HttpParticipant
 

@@ -20,21 +20,11 @@ from support.nats import TOKEN, shared
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
 
-from tracing_2pc.core.errors import (
-    ConfigurationError,
-    ParticipantUnavailableError,
-)
-from tracing_2pc.core.model import (
-    TransactionId,
-)
+from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import (
-    Decision,
-    ParticipantState,
-    Refusal,
-    Vote,
-)
+from tracing_2pc.core.states import Decision, ParticipantState, Refusal, Vote
 from tracing_2pc.http import contract
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.nats import NatsServer, client, frames, server

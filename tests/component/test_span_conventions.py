@@ -16,10 +16,7 @@ from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT
 
-from tracing_2pc.core.errors import (
-    ParticipantRefusedError,
-    ParticipantUnavailableError,
-)
+from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.http.partner import HttpPartner

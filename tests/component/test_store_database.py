@@ -94,13 +94,6 @@ def test_memory_is_not_a_log(url):
         open_log(url)
 
 
-def test_a_missing_folder_is_made(tmp_path, monkeypatch):
-    """Also for a relative path."""
-    monkeypatch.chdir(tmp_path)
-    open_log("sqlite:///state/deep/decisions.db").close()
-    assert (tmp_path / "state/deep/decisions.db").is_file()
-
-
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     """A file stands in the way: settings to fix, not a log to wait for."""
     (tmp_path / "state").write_text("a file")

@@ -26,12 +26,7 @@ from bench.records import numbers
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import HeuristicError
-from tracing_2pc.core.model import (
-    MOST_LINKS,
-    BranchId,
-    Receipt,
-    TransactionRecord,
-)
+from tracing_2pc.core.model import MOST_LINKS, BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.states import Refusal, TransactionState
 from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.protocol.coordinator import Coordinator

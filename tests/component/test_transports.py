@@ -19,19 +19,10 @@ from support.served import unserved
 from support.transports import TRANSPORTS, through
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, until
 
-from tracing_2pc.core.errors import (
-    ParticipantRefusedError,
-    ParticipantUnavailableError,
-)
-from tracing_2pc.core.model import (
-    TransactionId,
-)
+from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
-from tracing_2pc.core.states import (
-    ParticipantState,
-    Refusal,
-    Vote,
-)
+from tracing_2pc.core.states import ParticipantState, Refusal, Vote
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.sinks.participant_sink import ParticipantSink
@@ -52,9 +43,14 @@ def rows(tmp_path) -> Iterator[TaggedRows]:
 
 
 @pytest.fixture
-def url(transport, rows) -> Iterator[str]:
+def app(rows) -> Flask:
     app = Flask("ledger")
     app.register_blueprint(participant_blueprint(rows, insecure=True, name="ledger"))
+    return app
+
+
+@pytest.fixture
+def url(transport, app) -> Iterator[str]:
     with TRANSPORTS[transport].serve(app) as served:
         yield served
 
@@ -115,11 +111,9 @@ def test_where_nobody_listens_nothing_was_sent(transport):
         )
 
 
-def test_nothing_is_left_of_a_server(transport, rows):
+def test_nothing_is_left_of_a_server(transport, app):
     """No thread of it, whatever was asked, and nobody at its address."""
     before = set(threading.enumerate())
-    app = Flask("ledger")
-    app.register_blueprint(participant_blueprint(rows, insecure=True, name="ledger"))
     with TRANSPORTS[transport].serve(app) as url:
         run_one_batch(ParticipantSink({"ledger": url}, token=None), ROWS)
     ours = {"tpc-flush", "tpc-time-limits", "OtelBatchSpanRecordProcessor"}
@@ -173,7 +167,7 @@ def test_who_takes_nothing_is_late(url, cable):
     assert prepare(ledger(through(url, cable.place))) is Vote.COMMIT
 
 
-def test_a_trace_goes_on_over_it(transport, rows):
+def test_a_trace_goes_on_over_it(transport, app):
     """A participant gets the caller's context, in W3C's headers and SkyWalking's."""
     context = {
         "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
@@ -183,8 +177,6 @@ def test_a_trace_goes_on_over_it(transport, rows):
         "sw8-correlation": "",
     }
     got: list[dict[str, str]] = []
-    app = Flask("ledger")
-    app.register_blueprint(participant_blueprint(rows, insecure=True, name="ledger"))
     app.before_request(lambda: got.append({k.lower(): v for k, v in request.headers}))
     with TRANSPORTS[transport].serve(app) as url:
         with pytest.MonkeyPatch.context() as patch:
@@ -195,12 +187,10 @@ def test_a_trace_goes_on_over_it(transport, rows):
     assert context.keys().isdisjoint(got[1])
 
 
-def test_what_has_begun_is_answered_at_the_end(transport, rows, monkeypatch):
+def test_what_has_begun_is_answered_at_the_end(transport, app, monkeypatch):
     """A server that is told to end takes no more, and answers what it has."""
     monkeypatch.setattr("tracing_2pc.grpc.server.GRACE", PATIENT)
     begun, go_on = threading.Event(), threading.Event()
-    app = Flask("ledger")
-    app.register_blueprint(participant_blueprint(rows, insecure=True, name="ledger"))
 
     def wait() -> None:
         if request.path == "/prepare":

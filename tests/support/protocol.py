@@ -150,6 +150,13 @@ class World:
             receipts += branch_receipts(branch, 5, "sha-256=:x:", votes)
         return receipts
 
+    def write_for_a(self, record: TransactionRecord) -> Sequence[Receipt]:
+        """Write a batch whose rows are all for `a`."""
+        branch = BranchId(0, 10)
+        self.a.prepare(record, branch)
+        votes = {"a": Vote.COMMIT, "b": Vote.READ_ONLY}
+        return list(branch_receipts(branch, 5, "sha-256=:x:", votes))
+
     def run_batch(
         self,
         batch: int,
