@@ -222,7 +222,12 @@ def test_a_refusal_that_says_nothing_of_the_data_is_no_answer(world, refusal):
 
 
 @pytest.mark.parametrize(
-    "answer", [(Refusal.UNKNOWN, "unknown"), (Refusal.CONFLICT, "aborted")]
+    "answer",
+    [
+        (Refusal.UNKNOWN, "unknown"),
+        (Refusal.CONFLICT, "aborted"),
+        (Refusal.FORGOTTEN, "forgotten"),  # and the log still waits for it
+    ],
 )
 def test_lost_or_contradicted_is_quarantined(world, answer):
     """Nobody guesses: work on it stops, its application waits for a person."""
@@ -279,13 +284,6 @@ def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world):
     with pytest.raises(HeuristicError, match=TEXTS["quarantined abort"]):
         world.run_batch(0, write=fail)
     assert world.state("orders.0.1") is TransactionState.QUARANTINED
-
-
-def test_forgotten_there_and_unfinished_here_is_lost(world):
-    """410 for something that the log still waits for is quarantined."""
-    world.b.refusal = (Refusal.FORGOTTEN, "forgotten")
-    with pytest.raises(HeuristicError):
-        world.run_batch(0)
 
 
 def test_forgotten_there_and_finished_here_is_done(world):

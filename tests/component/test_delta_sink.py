@@ -25,6 +25,7 @@ from pyarrow import parquet
 from support.file_job import (
     Away,
     FileJob,
+    flushed,
     give_up,
     ids_of,
     prepared,
@@ -694,16 +695,9 @@ def test_durable_before_it_counts(out, monkeypatch):
 
     Before them what others have added to its log: without that none of ours is read.
     """
-    flush, steps = os.fsync, list[str]()
-
-    def fsync(descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        steps.append(str(path.relative_to(out)).partition(".0.0.")[0])
-        flush(descriptor)
-
     sink = DeltaSink(out)
     sink.check_job("orders")
-    monkeypatch.setattr(os, "fsync", fsync)
+    steps = flushed(monkeypatch, out)
     handle = prepared(sink)
     assert steps == [".tpc/delta.orders.0.1", ".", ".tpc"]
     steps.clear()

@@ -29,6 +29,7 @@ from support.file_job import (
     ROWS,
     Away,
     FileJob,
+    flushed,
     give_up,
     ids_of,
     main,
@@ -258,50 +259,32 @@ def killed(tmp_path: Path, point: str, *, fails: bool) -> tuple[int, str]:
     return run.returncode, run.stderr
 
 
-def test_durable_before_it_counts(tmp_path, out, monkeypatch):
+def test_durable_before_it_counts(out, monkeypatch):
     """Files and the folder that they are in are flushed before the vote, and then what
     is reserved; the folders that they move into before they do and after; the manifest
     before it is named."""
-    steps = list[str]()
-    flush, rename = os.fsync, Path.rename
-
-    def fsync(descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        steps.append(f"flush {path.relative_to(tmp_path)}".split("orders.0.1.0.0")[0])
-        flush(descriptor)
+    sink, rename = FileSink(out, partition_by="region"), Path.rename
+    sink.check_job("orders")
+    steps = flushed(monkeypatch, out)
 
     def move(path: Path, target: Path) -> Path:
         kind = "manifest" if target.name == "0.manifest" else target.parent.name
         steps.append(f"move {kind}")
         return rename(path, target)
 
-    sink = FileSink(out, partition_by="region")
-    sink.check_job("orders")
-    monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", move)
     handle = prepared(sink)
-    file = "flush out/.tpc/files."
-    folders = ["flush out", "flush out/.tpc"]
-    assert steps[:4] == [file, file, *folders]
-    assert steps[4:-3] == folders
-    reserved = [step.partition("orders.0.1.manifest")[0] for step in steps[-3:]]
-    assert reserved == [file, "move .tpc", "flush out/.tpc"]
+    file, folders = ".tpc/files.orders.0.1", [".", ".tpc"]
+    assert steps[:-3] == [file, file, *folders, *folders]
+    reserved = [step.partition(".manifest.")[0] for step in steps[-3:]]
+    assert reserved == [file, "move .tpc", ".tpc"]
     steps.clear()
     sink.commit_transaction("orders.0.1", [handle])
-    folders = ["flush out/region=north", "flush out/region=south"]
-    assert steps[:8] == [
-        "flush out",
-        *folders,
-        "move region=north",
-        "move region=south",
-        "flush out",
-        *folders,
-    ]
-    assert [s.partition("orders.0.1.manifest")[0] for s in steps[-3:]] == [
-        file,
-        "move manifest",
-        "flush out/_tpc/files.orders",
-    ]
+    folders = [".", "region=north", "region=south"]
+    moves = ["move region=north", "move region=south"]
+    assert steps[:8] == [*folders, *moves, *folders]
+    named = [step.partition(".manifest.")[0] for step in steps[-3:]]
+    assert named == [file, "move manifest", "_tpc/files.orders"]
 
 
 def test_rows_are_written_as_they_come(tmp_path, out, monkeypatch):

@@ -392,7 +392,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "9: forgotten is taken for done without a look into the log",
-        COORDINATOR_TEST + "test_forgotten_there_and_unfinished_here_is_lost",
+        COORDINATOR_TEST + "test_lost_or_contradicted_is_quarantined[answer2]",
         edit(DELIVERY + "_is_closed", "return __answer", "return True"),
     ),
     mutant(

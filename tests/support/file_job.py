@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -139,6 +140,19 @@ def prepared(sink: Any, *batches: Any, **about: Any) -> Any:
 def received(handle: Any) -> Any:
     """Return a handle as a receipt has it: without what its task has open."""
     return type(handle)(**dataclasses.asdict(handle))
+
+
+def flushed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
+    """Return what is flushed from now on: paths in a folder, of branches cut short."""
+    flush, steps = os.fsync, list[str]()
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        steps.append(str(path.relative_to(folder)).partition(".0.0.")[0])
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return steps
 
 
 def transaction_of(name: str) -> str:

@@ -6,8 +6,8 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from bench.served import application
@@ -17,6 +17,9 @@ from tracing_2pc import ParticipantSink
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import SqlDecisionLog, open_log
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TASKS = itertools.count()
 
