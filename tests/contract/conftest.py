@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,17 +21,25 @@ def url(request, tmp_path) -> str:
 
 
 @pytest.fixture
-def open_at(url) -> Iterator[Callable[..., World]]:
+def start() -> Iterator[Callable[..., World]]:
+    """Start a participant, by its kind, URL and settings; it is closed at the end.
+
+    A test asks for it after its database, which goes only when all are closed.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def one(kind: Callable[..., World], url: str, **settings: Any) -> World:
+            world = kind(url, **settings)
+            stack.callback(world.resource.close)
+            return world
+
+        yield one
+
+
+@pytest.fixture
+def open_at(url, start) -> Callable[..., World]:
     """Start a process's worth of the participant, with other settings if need be."""
-    made: list[World] = []
-
-    def start(**settings: Any) -> World:
-        made.append(tagged_rows(url, **settings))
-        return made[-1]
-
-    yield start
-    for world in made:
-        world.resource.close()
+    return functools.partial(start, tagged_rows, url)
 
 
 @pytest.fixture(params=KINDS_AND_DATABASES)

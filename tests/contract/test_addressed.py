@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.branches import ONE
 from support.kinds import sqlite_url, started, tagged_rows, variant
-from support.participant import World
+from support.participant import World, keep
 from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT
@@ -71,25 +71,6 @@ def test_a_request_for_another_participant_is_refused(world, asked):
     assert world.visible() == 3
     assert REQUESTS[asked](world.called("ledger")).status_code == 421
     assert world.show(T).get_json()["state"] == "committed"
-
-
-def test_each_application_has_its_own_names(world):
-    """A service that several applications share is called by each as it likes."""
-    assert world.prepare(T).status_code == 200
-    other = world.called("ledger")
-    assert other.prepare("sales.7.1").status_code == 200
-    assert other.commit("sales.7.1", ONE).status_code == 200
-    assert other.commit(T, ONE).status_code == 421
-    assert world.commit(T, ONE).status_code == 200
-
-
-def test_two_names_for_one_service_never_commit(world):
-    """`localhost` and `127.0.0.1`: the second one votes abort in the first batch."""
-    first, second = world.called("ledger"), world.called("notifier")
-    assert first.prepare("orders.0.1").status_code == 200
-    assert second.prepare("orders.0.1").status_code == 421
-    assert second.abort("orders.0.1").status_code == 421
-    assert first.abort("orders.0.1").status_code == 200
 
 
 def test_an_application_that_holds_nothing_may_be_named_anew(world):
@@ -193,7 +174,8 @@ def test_who_it_is(world):
     before = world.client.get("/whoami").get_json()
     assert before["participants"] == {}
     assert world.prepare(T).status_code == 200
-    assert world.called("ledger").prepare("sales.7.1").status_code == 200
+    other = world.called("ledger")
+    keep(other, "sales.7.1", ONE)
     after = world.client.get("/whoami").get_json()
     assert after["journal"] == before["journal"]
     assert len(after["journal"]) == 32

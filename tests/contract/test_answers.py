@@ -314,11 +314,3 @@ def test_the_carrier_is_that_of_the_first_prepare(world):
     world.prepare(T, TWIN, headers=other)
     page = world.client.get("/transactions").get_json()["transactions"]
     assert [t["carrier"] for t in page] == [TRACE, TRACE]
-
-
-def test_health_and_metrics(world):
-    """A participant says that it lives, is ready, and how much is in doubt."""
-    prepared(world)
-    assert world.client.get("/health/live").status_code == 200
-    assert world.client.get("/health/ready").status_code == 200
-    assert "\ntpc_in_doubt_branches 1\n" in world.client.get("/metrics").text

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from flask import Response
-from support.branches import ONE, TWIN
+from support.branches import ONE
 from support.elsewhere import Holding, hold
 from support.kinds import tagged_rows
 from support.participant import World, keep, writing_rows
@@ -23,6 +21,7 @@ from tracing_2pc import ParticipantSink
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.states import Vote
 from tracing_2pc.sinks.base import write_branch
+from tracing_2pc.testing.resource_process import at_once
 
 T = "orders.7.1"
 
@@ -42,23 +41,6 @@ def other(url, world) -> Iterator[World]:
     made.resource.close()
 
 
-def at_once(*calls: Callable[[], Any]) -> list[int]:
-    """Ask all of it at the same moment; return the statuses."""
-    start = threading.Barrier(len(calls))
-    found = [0] * len(calls)
-
-    def ask(n: int) -> None:
-        start.wait(AT_LAST)
-        found[n] = calls[n]().status_code
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(AT_LAST)
-    return found
-
-
 def test_of_two_attempts_one_commits(world, other):
     """Two attempts of a batch that are committed at once: one is refused."""
     for batch in range(6):
@@ -69,21 +51,8 @@ def test_of_two_attempts_one_commits(world, other):
             lambda id_=ids[0]: world.commit(id_, ONE),
             lambda id_=ids[1]: other.commit(id_, ONE),
         )
-        assert sorted(found) == [200, 404]
+        assert sorted(answer.status_code for answer in found) == [200, 404]
         assert world.visible() == ONE.rows * (batch + 1)
-
-
-def test_a_prepare_and_an_abort_at_once(world, other):
-    """Whichever comes first, nothing stays in doubt after the abort."""
-    for batch in range(8):
-        id_ = f"orders.{batch}.1"
-        prepared, aborted = at_once(
-            lambda id_=id_: world.prepare(id_), lambda id_=id_: other.abort(id_)
-        )
-        assert aborted == 200
-        assert prepared in {200, 409}
-        assert world.prepare(id_).get_json()["state"] == "aborted"
-    assert (world.in_doubt(), world.visible()) == (0, 0)
 
 
 def test_a_participant_that_is_slow_is_waited_for(world, monkeypatch):
@@ -132,17 +101,6 @@ def test_a_writer_that_is_killed_leaves_nothing(url, world):
     }
     kept = {"participant.db", "participant.db-shm", "participant.db-wal"}
     assert names == {*kept, "participant.db-tpc.lock"}
-
-
-def test_a_killed_upload_does_not_hold_up_a_commit(url, world):
-    """Commit of others seals over what a killed process was writing."""
-    assert world.prepare(T, TWIN).status_code == 200
-    with Holding(__file__, url) as child:
-        child.send_signal(signal.SIGKILL)
-        child.wait(AT_LAST)
-    assert world.commit(T, TWIN).status_code == 200
-    assert world.visible() == TWIN.rows
-    assert world.prepare(T, ONE).status_code == 409
 
 
 if __name__ == "__main__":

@@ -89,6 +89,10 @@ def get(path: str) -> Ask:
     return lambda world: world.client.get(path)
 
 
+def commit(*named: Any, **fields: Any) -> Ask:
+    return lambda world: world.commit(*named, **fields)
+
+
 def abort(transaction: str = T, **fields: Any) -> Ask:
     return lambda world: world.abort(transaction, **fields)
 
@@ -100,7 +104,7 @@ def order(action: str) -> Ask:
 
 ROUTES: dict[str, tuple[Ask, set[str]]] = {
     "prepare": (lambda world: world.prepare(T), WRITES),
-    "commit": (lambda world: world.commit("orders.8.1"), DECIDES),
+    "commit": (commit("orders.8.1"), DECIDES),
     "abort": (abort("orders.9.1"), DECIDES),
     "abort branch by digest": (abort("orders.9.1", **OF_ONE), ASKS),
     "resolve": (lambda world: world.resolve(T, "commit"), {"operator"}),
@@ -169,11 +173,8 @@ def test_no_transport_widens_a_role(world, transport):
                 for role in everybody:
                     if (role in may) is not refused:
                         status = ask(As(reached, TOKENS.get(role))).status_code
-                        assert (route, role, status) == (
-                            route,
-                            role,
-                            status_of(route, role),
-                        )
+                        expected = (route, role, status_of(route, role))
+                        assert (route, role, status) == expected
             if refused:
                 shown = As(world, TOKENS["job"]).show(T).get_json()
                 assert shown["state"] == "prepared"
@@ -183,13 +184,9 @@ NO_BRANCH = "abort, branch null"
 """What messages with types cannot say."""
 
 FIELDS: dict[str, tuple[Ask, set[str], int]] = {
-    "commit, naming": (lambda world: world.commit(T, ONE), DECIDES, 200),
-    "commit, naming nothing": (lambda world: world.commit(T), DECIDES, 200),
-    "commit, forgotten_through": (
-        lambda world: world.commit("orders.9.1", **BELOW),
-        DECIDES,
-        200,
-    ),
+    "commit, naming": (commit(T, ONE), DECIDES, 200),
+    "commit, naming nothing": (commit(T), DECIDES, 200),
+    "commit, forgotten_through": (commit("orders.9.1", **BELOW), DECIDES, 200),
     "abort": (abort(), DECIDES, 200),
     "abort, forgotten_through": (abort("orders.9.1", **BELOW), DECIDES, 200),
     "abort, branch": (abort(branch="0.1"), DECIDES, 200),
@@ -244,8 +241,7 @@ def test_an_executor_names_nobody(world):
     misspelt = executor.called("misspelt")
     assert misspelt.prepare(T).status_code == 200
     assert misspelt.abort(T, branch="9.9", digest=ONE.digest).status_code == 200
-    assert job.prepare("orders.8.1").status_code == 200
-    assert job.commit("orders.8.1", ONE).status_code == 200
+    keep(job, "orders.8.1", ONE)
     assert misspelt.prepare("orders.9.1").status_code == 421
 
 
@@ -445,6 +441,8 @@ def test_no_tokens_is_an_error(tmp_path, monkeypatch):
         ("job " + "\u00e9" * 20, "the letters of a token"),
         (f"job {UNKNOWN} Orders", "the form of an application"),
         (f"operator {TOKENS['viewer']}", "a token twice"),
+        (f"producer {UNKNOWN}", "the name of a producer"),
+        (f"producer {UNKNOWN} A_b", "the form of an application"),
     ],
 )
 def test_a_line_that_is_no_token(line, what):

@@ -334,26 +334,18 @@ def test_an_attempt_that_is_not_the_expected_one_is_not_begun(log):
 
 
 def test_a_batch_below_a_committed_one_is_refused(log):
-    """The checkpoint is older than the log; the refused run is not registered."""
+    """The checkpoint is older than the log; the refused run is not registered.
+
+    A run that lost a race is told of the other: to restore it would mend nothing.
+    """
     commit(log, 0)
     commit(log, 1)
-    with raises(ConfigurationError, "committed", batch=1):
-        begin(log, 0, run="run-2")
+    for run, has_lost in (("run-2", True), ("run-1", False)):
+        with raises(ConfigurationError, "committed", batch=1) as refused:
+            begin(log, 0, run=run)
+        two_drivers = TEXTS["two drivers"].format(run="run-1")
+        assert (two_drivers in str(refused.value)) is has_lost
     assert begin(log, 2, run="run-1").record.run == "run-1"
-
-
-def test_who_loses_a_race_of_two_drivers_is_told_of_the_other(log):
-    """Its checkpoint is no older than the other's: to restore it would mend nothing."""
-    commit(log, 0, run="other")
-    commit(log, 1, run="other")
-    with pytest.raises(ConfigurationError) as late:
-        begin(log, 0, run="late")
-    text = str(late.value)
-    assert TEXTS["committed"].format(batch=1) in text
-    assert TEXTS["two drivers"].format(run="other") in text
-    with pytest.raises(ConfigurationError) as older:
-        begin(log, 0, run="other")
-    assert TEXTS["two drivers"].format(run="other") not in str(older.value)
 
 
 def test_a_batch_at_forgotten_through_is_refused(log):
@@ -598,15 +590,6 @@ def test_a_decision_is_read_back_whole(log):
     assert log.read(decided.id) == decided
 
 
-def test_an_empty_batch_is_a_commit(log):
-    """All votes are read_only: it is decided like any other, and names no branch."""
-    votes = dict.fromkeys(("ledger", "notifier"), Vote.READ_ONLY)
-    receipts = branch_receipts(BranchId(0, 0), 0, "", votes)
-    decided = decide(log, begin(log).record, COMMIT, receipts)
-    assert (decided.decision, decided.receipts) == (COMMIT, receipts)
-    assert decided.chosen("ledger") == ()
-
-
 def test_rows_are_counted_once_whoever_receives_them(log):
     """Two participants of one branch hold the same rows; routes have branches apart."""
     wanted = [
@@ -640,15 +623,6 @@ def test_without_a_record_nothing_is_decided(log):
     for other in ("orders.0.2", "orders.1.1", "other.0.1"):
         assert log.decide(TransactionId.parse(other), COMMIT) is None
     assert states(log) == {str(record.id): "active"}
-
-
-def test_below_forgotten_through_nothing_is_decided(log):
-    """A driver that slept past its own batch is told None, which means abort."""
-    record = finish(log, commit(log, 0))
-    begin(log, 1)
-    forget(log)
-    assert log.decide(record.id, COMMIT, receipts_of()) is None
-    assert log.read(record.id) is None
 
 
 def test_a_superseded_driver_is_told_abort(log):

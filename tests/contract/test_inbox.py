@@ -239,16 +239,6 @@ def test_a_reader_never_passes_an_event_that_is_not_committed(inbox, url):
     other.close()
 
 
-def test_more_than_may_wait_are_refused(url):
-    """Nothing was done for them: they may ask again."""
-    inbox = Inbox(url, most_waiting=0)
-    with pytest.raises(RefusalError) as refused:
-        inbox.store("shop", [event("a")])
-    assert refused.value.refusal is Refusal.NOT_NOW
-    assert ids(inbox) == []
-    inbox.close()
-
-
 def test_a_callers_own_work_is_done_with_its_events(inbox):
     """In one transaction, once: not for what is there already, nor if it raises."""
     done: list[str] = []

@@ -97,18 +97,19 @@ def test_two_kinds_of_resource_do_not_share_a_journal(new_database):
             second(url)
 
 
-def test_a_constraint_that_is_looked_at_last_is_a_vote_to_abort(postgres_database):
+def test_a_constraint_that_is_looked_at_last_is_a_vote_to_abort(
+    postgres_database, start
+):
     """PREPARE TRANSACTION itself may refuse: nothing is left, another one can come."""
     sql(
         postgres_database,
         "CREATE TABLE orders (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, "
         "amount double precision)",
     )
-    world = prepared_transactions(postgres_database)
+    world = start(prepared_transactions, postgres_database)
     assert world.prepare(T, records(id=[1, 1], amount=[1.0, 2.0])).status_code == 409
     assert (gids(postgres_database), world.in_doubt()) == ([], 0)
     keep(world, T, TWIN)
-    world.resource.close()
 
 
 def test_others_are_never_touched(world, postgres_database):
@@ -345,11 +346,11 @@ def test_another_role_is_not_a_fault_of_the_request(world, postgres_database):
         sql(postgres_database, "DROP OWNED BY other; DROP ROLE other")
 
 
-def test_as_many_prepares_as_sessions(postgres_database, monkeypatch):
+def test_as_many_prepares_as_sessions(postgres_database, monkeypatch, start):
     """All of a service's sessions may be writing: noting it needs none of them."""
     most = 8
     monkeypatch.setattr(PostgreSQL.__init__, "__defaults__", (most,))
-    world = prepared_transactions(postgres_database)
+    world = start(prepared_transactions, postgres_database)
     keep(world, "orders.6.1", OTHER)
     branches = [Branch(ONE.body, 3, f"{n}.0") for n in range(most)]
     with contextlib.ExitStack() as stack:
@@ -358,7 +359,6 @@ def test_as_many_prepares_as_sessions(postgres_database, monkeypatch):
             upload.let_go()
         assert [upload.finish().status_code for upload in uploads] == [200] * most
     assert world.abort(T).status_code == 200
-    world.resource.close()
 
 
 TRIGGERS = {
@@ -369,7 +369,9 @@ TRIGGERS = {
 
 @pytest.mark.parametrize("deferred", [False, True])
 @pytest.mark.parametrize("does", TRIGGERS)
-def test_what_a_trigger_refuses_is_a_vote_to_abort(postgres_database, does, deferred):
+def test_what_a_trigger_refuses_is_a_vote_to_abort(
+    postgres_database, does, deferred, start
+):
     """It refuses these records for good, so the batch must not wait for it."""
     when = "DEFERRABLE INITIALLY DEFERRED" if deferred else ""
     sql(
@@ -379,11 +381,10 @@ def test_what_a_trigger_refuses_is_a_vote_to_abort(postgres_database, does, defe
         f"$$BEGIN {TRIGGERS[does]} END$$; CREATE CONSTRAINT TRIGGER t "
         f"AFTER INSERT ON orders {when} FOR EACH ROW EXECUTE FUNCTION refuse()",
     )
-    world = prepared_transactions(postgres_database)
+    world = start(prepared_transactions, postgres_database)
     answer = world.prepare(T)
     assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
     assert (gids(postgres_database), world.in_doubt()) == ([], 0)
-    world.resource.close()
 
 
 def test_forgotten_through_drops_outcomes_and_what_never_happened(
@@ -542,13 +543,3 @@ def test_flushes(world, postgres_database, branches):
     world.listed()
     world.resource.close()
     assert flushes(postgres_database) - before == (2 * branches or 1)
-
-
-def test_an_abort_ends_a_prepare_between_two_of_its_statements(
-    world, postgres_database
-):
-    """Rule 20: what was sealed while the rows came is looked at before they stay."""
-    with world.writing(T) as upload:
-        assert world.abort(T).status_code == 200
-        assert upload.finish().status_code == 409
-    assert (gids(postgres_database), world.visible()) == ([], 0)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 from support.branches import ONE, Branch
@@ -138,16 +137,6 @@ def test_json_is_strict(world, text):
     world.prepare(T)
     is_problem(send(world, "/commit", text), 400)
     assert (world.in_doubt(), world.visible()) == (1, 0)
-
-
-@pytest.mark.parametrize("reason", ["", " ", "\n", "a\nb", "a\x00b", "\ud800", 7, None])
-def test_a_reason_is_a_line_of_text(world, reason):
-    """It goes into a database and a log: one printable line, or 400."""
-    world.prepare(T)
-    fields = {"transaction_id": T, "outcome": "abort", "reason": reason}
-    answer = send(world, "/resolve", json.dumps(fields))
-    assert is_problem(answer, 400)["transaction_id"] == T
-    assert world.in_doubt() == 1
 
 
 @pytest.mark.parametrize("route", ["/commit", "/abort"])
@@ -296,23 +285,6 @@ def test_a_file_that_can_only_be_read_is_not_ready(caplog):
         assert "orders" not in body["detail"]
         assert world.client.get("/health/ready").status_code == 200
         world.resource.close()
-
-
-def test_a_server_that_ends_its_sessions(postgres_database):
-    """PostgreSQL restarted: the next request is served, or 503, never a fault."""
-    world = tagged_rows(postgres_database)
-    assert world.prepare(T).status_code == 200
-    url = postgres_database.replace("postgresql+psycopg", "postgresql")
-    with psycopg.connect(url, autocommit=True) as other:
-        other.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-    statuses = [world.commit(T, ONE, once=True).status_code for _ in range(2)]
-    assert statuses[0] in {200, 503}
-    assert statuses[1] == 200
-    assert world.visible() == 3
-    world.resource.close()
 
 
 def test_nothing_of_a_record_is_logged(world, caplog):
@@ -514,6 +486,9 @@ NO_NAMES: list[Any] = [
     ),
 ]
 
+NO_LINES = ("", " ", "\n", "a\nb", "a\x00b", "\ud800", 7, None)
+"""A reason goes into a database and a log: it is one printable line."""
+
 REFUSED: dict[str, list[Any]] = {
     "/commit": [
         *(b" ", b"{", b"[]", b'{"branches": [], "transaction_id": 7}'),
@@ -531,6 +506,7 @@ REFUSED: dict[str, list[Any]] = {
         {"outcome": "commit"},
         {"outcome": "commit", "reason": "x" * 1001},
         {"outcome": "committed", "reason": "x"},
+        *({"outcome": "abort", "reason": text} for text in NO_LINES),
     ],
 }
 

@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 from opentelemetry.trace import StatusCode
 from support.branches import ONE, TRACE
-from support.kinds import KINDS
 from support.log_tables import fill
 from support.participant import World
 from support.spark import serving
@@ -30,13 +28,11 @@ from tracing_2pc.cli.watch import LINES, items, line
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
 from tracing_2pc.core.states import Decision, TransactionState, Verdict
-from tracing_2pc.http import reading
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.diagnosis import Finding, FindingKind
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 from tracing_2pc.operations.watch import observe_sweeps
 from tracing_2pc.operations.watcher import HOUR, Sweep, Watcher, next_after
-from tracing_2pc.participant.engine import Query
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
@@ -163,15 +159,6 @@ def test_a_journal_that_is_removed_behind_our_back_is_lost(at):
     assert TEXTS["says unknown"].format(name="ledger") in found.why
 
 
-def test_forgotten_through_that_ran_ahead_is_lost(at):
-    """It has forgotten what the log has not finished."""
-    at.committing()
-    at.worlds["ledger"].commit("orders.9.1", forgotten_through=8)
-    at.time.advance(30)
-    # Below forgotten_through what is prepared is kept and listed; it answers 410.
-    assert said(at) == [(str(T), "lost")]
-
-
 def test_what_the_log_forgets_while_we_look_is_not_lost(at):
     """410 means something only while the log has not finished it."""
     at.committing()
@@ -221,16 +208,6 @@ def test_one_committed_by_hand_and_another_aborted_is_diverged(at):
     assert found.why == TEXTS["contradicted"].format(name="notifier")
 
 
-def test_an_attempt_that_nobody_decides_is_stuck(at):
-    """Its driver died: it is past every timeout that a driver has."""
-    at.begin()
-    at.prepare(T)
-    at.time.advance(1000)
-    (found,) = watching(at).sweep().diagnoses
-    assert (str(found.kind), found.verdict) == ("stuck", Verdict.ABORT)
-    assert found.participants == NAMES
-
-
 # --- what is left alone --------------------------------------------------------------
 
 
@@ -261,36 +238,6 @@ def test_what_begins_after_the_log_was_read_is_no_orphan(at, monkeypatch):
 
     monkeypatch.setattr(at.log, "unfinished_applications", then_begin)
     assert said(at) == []
-
-
-def test_what_is_decided_while_we_look_is_not_spoken_of(at):
-    """It is in the first list and not in the second."""
-    at.prepare("bookings.3.1", "ledger")
-    at.time.advance(400)
-    world = at.worlds["ledger"]
-    at.time.at_pause.append(lambda: world.commit("bookings.3.1", ONE))
-    assert said(at) == []
-
-
-def test_a_list_that_fails_on_page_2_says_nothing(at, monkeypatch):
-    """Half a list is no evidence, of what is in it neither; the others still count."""
-    monkeypatch.setattr(reading, "PAGE", 1)
-    for name in NAMES:
-        at.prepare("bookings.3.1", name)
-        at.prepare("bookings.4.1", name)
-    at.time.advance(400)
-    ledger = at.worlds["ledger"].resource
-    real = ledger.list_open
-
-    def fails_later(query: Query) -> Any:
-        if query.after:
-            raise RuntimeError("a bug")
-        return real(query)
-
-    monkeypatch.setattr(ledger, "list_open", fails_later)
-    sweep = watching(at).sweep()
-    assert "answered 500" in unread(*sweep.findings)[LEDGER]
-    assert {one.participants for one in sweep.diagnoses} == {("notifier",)}
 
 
 def test_a_commit_that_hangs_is_named_before_it_is_stuck(at: Site) -> None:
@@ -501,53 +448,6 @@ def test_quarantined_is_counted_and_has_no_verdict(at: Site, measured: Any) -> N
     assert measured()['tpc_quarantined_transactions{application="orders"}'] == 1
     at.worlds["ledger"].resolve(str(T), "abort")
     assert names_of(list(watcher.sweep().added)) == [(str(T), "diverged")]
-
-
-# --- PostgreSQL's own prepared transactions ------------------------------------------
-
-
-def test_foreign_prepared_transactions_are_left_alone(tmp_path, new_database):
-    """Not our prefix, or in another database of the same server: not even listed."""
-    urls = {name: new_database() for name in NAMES}
-    make = lambda url, clock: World(  # noqa: E731
-        KINDS["PreparedTransactions"](url, clock=clock).resource, lambda: 0
-    )
-    with site(tmp_path, make=make, urls=urls.__getitem__) as at:
-        at.prepare("bookings.3.1", "ledger")
-        for url in urls.values():
-            with psycopg.connect(url) as connection:
-                connection.execute("CREATE TABLE theirs (a int)")
-                connection.commit()
-                connection.execute("INSERT INTO theirs VALUES (1)")
-                gid = f"theirs-{connection.info.dbname}"
-                connection.execute(f"PREPARE TRANSACTION '{gid}'")
-        at.time.advance(400)
-        (found,) = watching(at).sweep().diagnoses
-        assert str(found.transaction) == "bookings.3.1"
-        assert found.participants == ("ledger",), "the other database's is not its own"
-        with psycopg.connect(urls["ledger"]) as connection:
-            (left,) = connection.execute(
-                "SELECT count(*) FROM pg_prepared_xacts WHERE gid LIKE 'theirs-%%'"
-            ).fetchone() or (0,)
-        assert left >= 2
-
-
-def test_a_prepared_transaction_that_is_rolled_back_by_hand_is_lost(
-    tmp_path, new_database
-):
-    """PostgreSQL says what is prepared, whatever the journal says."""
-    urls = {name: new_database() for name in NAMES}
-    make = KINDS["PreparedTransactions"]
-    with site(tmp_path, make=make, urls=urls.__getitem__) as at:
-        at.log.initialise("orders", 7)
-        at.committing()
-        with psycopg.connect(urls["ledger"], autocommit=True) as connection:
-            here = "WHERE database = current_database()"
-            found = connection.execute(f"SELECT gid FROM pg_prepared_xacts {here}")
-            for (gid,) in found.fetchall():
-                connection.execute(f"ROLLBACK PREPARED '{gid}'")
-        at.time.advance(30)
-        assert said(at) == [(str(T), "lost")]
 
 
 # --- recovery ------------------------------------------------------------------------
