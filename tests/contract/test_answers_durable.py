@@ -80,9 +80,9 @@ def test_each_answer_waits_for_the_disk(open_at):
         *("tag = 99", "partition = 1"),
     ],
 )
-def test_a_damaged_branch_is_not_acknowledged(url, edit):
+def test_a_damaged_branch_is_not_acknowledged(url, edit, start):
     """A bit that a disk has flipped: each request is refused, with the place."""
-    world = tagged_rows(url)
+    world = start(tagged_rows, url)
     assert world.prepare(T, ONE).status_code == 200
     with database_of(world).setup() as connection:
         connection.execute(sa.text(f"UPDATE orders_tpc_branch SET {edit}"))
@@ -90,7 +90,6 @@ def test_a_damaged_branch_is_not_acknowledged(url, edit):
     for answer in (world.commit(T, ONE, once=True), world.show(T)):
         assert answer.status_code == 503
         assert refused in answer.get_json()["detail"]
-    world.resource.close()
 
 
 def test_what_a_relay_notes_waits_for_the_disk(url):
@@ -110,14 +109,13 @@ def test_what_a_relay_notes_waits_for_the_disk(url):
     end(world.resource)
 
 
-def test_a_role_that_does_not_flush_is_overruled(postgres_database):
+def test_a_role_that_does_not_flush_is_overruled(postgres_database, start):
     """`synchronous_commit = off` as the database's default loses no vote."""
     with psycopg.connect(postgres_database, autocommit=True) as person:
         name = person.info.dbname
         person.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
-    world = tagged_rows(postgres_database)
+    world = start(tagged_rows, postgres_database)
     assert_flushed(world)
-    world.resource.close()
 
 
 class Failing:
@@ -252,15 +250,13 @@ def test_a_counter_that_begins_anew_refuses_nobody(postgres_database, kind):
     """Where rows are copied and the counter is not, branches get tags of their own."""
     first = KINDS[kind](postgres_database)
     for attempt in (1, 2):
-        assert first.prepare(f"orders.{attempt}.1").status_code == 200
-        assert first.commit(f"orders.{attempt}.1", ONE).status_code == 200
+        keep(first, f"orders.{attempt}.1", ONE)
     first.resource.close()
     with psycopg.connect(postgres_database) as connection:
         named = "SELECT tablename FROM pg_tables WHERE tablename LIKE '%_tpc_branch'"
         ((name,),) = connection.execute(named).fetchall()
         connection.execute(f"DELETE FROM {name}; ALTER SEQUENCE {name}_tag_seq RESTART")
     world = KINDS[kind](postgres_database)
-    assert world.prepare("orders.3.1", OTHER).status_code == 200
-    assert world.commit("orders.3.1", OTHER).status_code == 200
+    keep(world, "orders.3.1", OTHER)
     assert world.visible() == 2 * ONE.rows + OTHER.rows
     world.resource.close()

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from support.branches import Branch, arrow, json_lines, records
 from support.kinds import KINDS_AND_DATABASES, started, variant
-from support.participant import World, select
+from support.participant import World, keep, select
+from support.participant import refusal as why_refused
 from support.texts import texts
 
 from tracing_2pc.core import content
@@ -48,12 +49,10 @@ def compressed(table: pa.Table, codec: str) -> bytes:
 
 
 def refusal(world: World, branch: Branch) -> str:
-    """Return why a branch is refused: a vote to abort, and nothing is left of it."""
-    answer = world.prepare("orders.7.1", branch)
-    told = answer.get_json()
-    assert (answer.status_code, told.get("vote")) == (400, "abort"), told
+    """Return why a branch is refused; nothing is left of it."""
+    why = why_refused(world, branch, status=400)
     assert world.listed() == []
-    return str(told["detail"])
+    return why
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
@@ -108,8 +107,7 @@ def test_long_batches_are_written_in_pieces(world, monkeypatch):
     """However long a batch is, a piece of it is in memory; all of it arrives."""
     monkeypatch.setattr(arrow_stream, "SLICE_ROWS", 7)
     branch = records(id=list(range(100)), v=["x"] * 100)
-    assert world.prepare("orders.7.1", branch).status_code == 200
-    assert world.commit("orders.7.1", branch).status_code == 200
+    keep(world, "orders.7.1", branch)
     assert world.visible() == 100
 
 
@@ -138,8 +136,7 @@ def test_columns_of_a_table_are_bounded(world, count, content_type):
 def test_as_many_columns_as_are_taken(world):
     """What is not refused for their number can be kept."""
     branch = records(**{f"c{n}": pa.array([True]) for n in range(1_500)})
-    assert world.prepare("orders.7.1", branch).status_code == 200
-    assert world.commit("orders.7.1", branch).status_code == 200
+    keep(world, "orders.7.1", branch)
     assert world.visible() == 1
 
 
@@ -215,8 +212,7 @@ def test_time_zones_that_nobody_knows(world, zone):
     if isinstance(world.resource, Outbox):
         assert TEXTS["no such time zone"] in refusal(world, branch)
         return
-    assert world.prepare("orders.7.1", branch).status_code == 200
-    assert world.commit("orders.7.1", branch).status_code == 200
+    keep(world, "orders.7.1", branch)
     ((at,),) = select(world.resource, "SELECT at FROM orders")
     at = datetime.datetime.fromisoformat(str(at).replace("Z", "+00:00"))
     assert at.timestamp() == 0

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from support.branches import ONE, Branch, records
 from support.kinds import tagged_rows
-from support.participant import World, keep
+from support.participant import World, keep, refusal
 from support.waiting import until
 
 TABLE = """CREATE TABLE orders_tpc
@@ -51,9 +51,7 @@ def test_it_is_a_vote_to_abort(postgres_database, why):
                 connection.execute(statement)
         world = tagged_rows(postgres_database, triggers=True)
     for _ in range(2):
-        answer = world.prepare("orders.2.1", ONE)
-        assert answer.status_code == 409
-        assert answer.get_json()["vote"] == "abort"
+        assert refusal(world, ONE)
     world.resource.close()
 
 

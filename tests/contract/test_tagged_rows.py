@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 from support.branches import ONE, OTHER, Branch, json_lines, records
 from support.databases import url
-from support.participant import count, keep, select
+from support.participant import count, keep, refusal, select
 from support.texts import texts
 from support.waiting import until
 from werkzeug.test import TestResponse
@@ -105,9 +105,8 @@ def test_a_key_shows_the_latest_committed_row(open_at):
 
 def test_a_key_that_the_records_lack(open_at, url):
     """It is a vote to abort at the first prepare, and refused at start later."""
-    refused = open_at(key="nr").prepare("orders.0.1", ONE)
-    assert refused.status_code == 400
-    assert TEXTS["another key"] in refused.get_json()["detail"]
+    why = refusal(open_at(key="nr"), ONE, "orders.0.1", 400)
+    assert TEXTS["another key"] in why
     keep(open_at(key="id"), "orders.0.1", ONE)
     with pytest.raises(ConfigurationError, match=r"no column nr|DROP VIEW"):
         TaggedRows(url, "orders", key="nr").open()
@@ -269,9 +268,7 @@ def test_wrong_columns_are_named(open_at, what):
     world = open_at()
     keep(world, "orders.0.1", ONE)
     branch, said = WRONG[what]
-    refused = world.prepare("orders.1.1", branch)
-    assert refused.status_code == 400
-    assert said in refused.get_json()["detail"]
+    assert said in refusal(world, branch, "orders.1.1", 400)
     assert (world.in_doubt(), world.visible()) == (0, 3)
 
 

@@ -188,9 +188,9 @@ def test_a_kill_while_replaced_rows_are_deleted(open_at, url, tmp_path):
     assert [n for _, _, n in shown(world)] == [2] * 6
 
 
-def test_rows_that_somebody_holds_are_left(postgres_database):
+def test_rows_that_somebody_holds_are_left(postgres_database, start):
     """A prepare does not wait for them; the next row of their key takes them along."""
-    world = tagged_rows(postgres_database, key="id")
+    world = start(tagged_rows, postgres_database, key="id")
     keep(world, "orders.0.1", batch(0))
     keep(world, "orders.1.1", batch(1))
     with world.resource._database.engine.begin() as other:
@@ -199,7 +199,6 @@ def test_rows_that_somebody_holds_are_left(postgres_database):
         assert count(world.resource, "orders_tpc") == 2 * 6 + 1
     keep(world, "orders.3.1", batch(3))
     assert count(world.resource, "orders_tpc") == 2 * 6
-    world.resource.close()
 
 
 def test_names_that_look_like_parameters(open_at):
@@ -212,10 +211,10 @@ def test_names_that_look_like_parameters(open_at):
     assert count(world.resource, "orders") == 2
 
 
-def test_one_branch_that_cannot_be_deleted_holds_up_no_other(tmp_path):
+def test_one_branch_that_cannot_be_deleted_holds_up_no_other(tmp_path, start):
     """Where a trigger of the user's own refuses it: the others go on."""
     file = tmp_path / "orders.db"
-    world = tagged_rows(f"sqlite:///{file}", key="id", triggers=True)
+    world = start(tagged_rows, f"sqlite:///{file}", key="id", triggers=True)
     keep(world, "orders.0.1", records("0.1", id=[1, 2], n=[0, 0]))
     with contextlib.closing(sqlite3.connect(file)) as database:
         database.execute(
@@ -228,4 +227,3 @@ def test_one_branch_that_cannot_be_deleted_holds_up_no_other(tmp_path):
     assert count(world.resource, "orders_tpc") <= 5
     found = select(world.resource, "SELECT n FROM orders ORDER BY id")
     assert [n for (n,) in found] == [1, 7]
-    world.resource.close()

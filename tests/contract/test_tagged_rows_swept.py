@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.branches import Branch, records
 from support.databases import url
 from support.kinds import sqlite_url, tagged_rows
-from support.participant import World, count, keep, select
+from support.participant import World, count, keep, refusal, select
 from support.postgres import flushes
 
 from tracing_2pc.participant.resources import tagged_branches
@@ -71,9 +71,9 @@ def test_a_sweep_deletes_by_tag_whatever_columns_are_called(world, name):
         "rowid INTEGER, id INTEGER PRIMARY KEY",
     ],
 )
-def test_a_table_whose_rows_have_no_number(tmp_path, columns):
+def test_a_table_whose_rows_have_no_number(tmp_path, columns, start):
     """SQLite tables without a row id of their own are swept, too, and only by tag."""
-    world = tagged_rows(sqlite_url(tmp_path))
+    world = start(tagged_rows, sqlite_url(tmp_path))
     without = "WITHOUT ROWID" if "PRIMARY" in columns else ""
     names = [column.split()[0] for column in columns.split(", ")]
     tag = "tpc_tag bigint NOT NULL DEFAULT 0"
@@ -83,14 +83,13 @@ def test_a_table_whose_rows_have_no_number(tmp_path, columns):
     drop(world, "orders.1.1", records(**{key: [7, 8] for key in names}))
     keep(world, "orders.1.2", records(**{key: [3] for key in names}))
     assert (count(world.resource, "orders_tpc"), world.visible()) == (3, 3)
-    world.resource.close()
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("theirs", [False, True], ids=["ours", "theirs"])
-def test_a_publication_stops_no_deletion(postgres_database, theirs, caplog):
+def test_a_publication_stops_no_deletion(postgres_database, theirs, caplog, start):
     """Of a table that we made; of one of theirs the SQL is said, once."""
-    world = tagged_rows(postgres_database, key="id")
+    world = start(tagged_rows, postgres_database, key="id")
     run(world, "CREATE PUBLICATION everything FOR ALL TABLES")
     if theirs:
         ours = "tpc_tag bigint NOT NULL, tpc_application text, tpc_batch bigint"
@@ -110,12 +109,11 @@ def test_a_publication_stops_no_deletion(postgres_database, theirs, caplog):
         keep(world, "orders.3.1", records(id=[4]))
         assert count(world.resource, "orders_tpc") == 4
     assert world.visible() == 3 + theirs
-    world.resource.close()
 
 
-def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database):
+def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database, start):
     """A sweep beside an UPDATE waits for nobody and shows nothing; a later one ends."""
-    world = tagged_rows(postgres_database)
+    world = start(tagged_rows, postgres_database)
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
     with world.resource._database.engine.begin() as other:
         other.execute(sa.text("UPDATE orders_tpc SET id = id + 10 WHERE id > 1"))
@@ -124,12 +122,11 @@ def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database):
     assert world.visible() == 0
     drop(world, "orders.0.3", records(id=[9]))
     assert select(world.resource, "SELECT DISTINCT id FROM orders_tpc") == [(9,)]
-    world.resource.close()
 
 
-def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database):
+def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database, start):
     """Rows that were updated after the sweep saw them are not taken for gone."""
-    world = tagged_rows(postgres_database)
+    world = start(tagged_rows, postgres_database)
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
     database: Any = world.resource._database
     plain, once = database.delete_slice, []
@@ -145,7 +142,6 @@ def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database):
     assert world.visible() == 0
     drop(world, "orders.0.3", records(id=[9]))
     assert select(world.resource, "SELECT DISTINCT id FROM orders_tpc") == [(9,)]
-    world.resource.close()
 
 
 def test_a_tag_stays_hidden_while_a_row_has_it(world):
@@ -174,8 +170,7 @@ def test_aborted_rows_do_not_violate_a_unique_index(world):
     """
     keep(world, "orders.0.1", records(id=[0]))
     run(world, "CREATE UNIQUE INDEX mine ON orders_tpc (id)")
-    refused = world.prepare("orders.1.1", records(id=[0]))
-    assert (refused.status_code, refused.get_json()["vote"]) == (409, "abort")
+    assert refusal(world, records(id=[0]), "orders.1.1")
     assert (world.in_doubt(), world.visible()) == (0, 1)
     first, second = records(id=[1, 2]), records(id=[3], branch="1.1")
     drop(world, "orders.2.1", first, second)
@@ -198,9 +193,9 @@ def test_many_aborted_branches_do_not_hold_up_a_constraint(world):
     assert world.visible() == 2
 
 
-def test_a_sweep_that_cannot_delete_costs_no_vote(url):
+def test_a_sweep_that_cannot_delete_costs_no_vote(url, start):
     """Prepare goes on where the database refuses to delete aborted rows."""
-    world = tagged_rows(url, triggers=True)
+    world = start(tagged_rows, url, triggers=True)
     drop(world, "orders.0.1", records(id=[1]))
     refuse: dict[str, str] = {
         "sqlite": "CREATE TRIGGER mine BEFORE DELETE ON orders_tpc "
@@ -215,12 +210,11 @@ def test_a_sweep_that_cannot_delete_costs_no_vote(url):
         run(world, "INSERT INTO mine VALUES (1)")
     keep(world, "orders.0.2", records(id=[2]))
     assert world.visible() == 1
-    world.resource.close()
 
 
-def test_sweeps_at_once_share_the_work(postgres_database):
+def test_sweeps_at_once_share_the_work(postgres_database, start):
     """Prepares that sweep at the same time neither wait nor fail."""
-    world = tagged_rows(postgres_database)
+    world = start(tagged_rows, postgres_database)
     for n in range(4):
         drop(world, f"orders.{n}.1", records(id=list(range(50))))
     found: list[int] = []
@@ -236,7 +230,6 @@ def test_sweeps_at_once_share_the_work(postgres_database):
         thread.join()
     assert found == [200] * 6
     assert world.visible() == 0
-    world.resource.close()
 
 
 def test_flushes(postgres_database):

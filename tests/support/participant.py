@@ -305,6 +305,16 @@ def keep(world: World, transaction: str, branch: Branch) -> None:
     assert world.commit(transaction, branch).status_code == 200
 
 
+def refusal(
+    world: World, branch: Branch, transaction: str = "orders.2.1", status: int = 409
+) -> str:
+    """Return why a branch is refused, which is a vote to abort."""
+    answer = world.prepare(transaction, branch)
+    told = answer.get_json()
+    assert (answer.status_code, told.get("vote")) == (status, "abort"), told
+    return str(told["detail"])
+
+
 def count(resource: Any, table: str) -> int:
     """Count what a reader sees; a table that does not exist yet is empty."""
     with database_of(resource).read() as connection:
