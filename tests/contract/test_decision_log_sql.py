@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,10 @@ def commit(log: SqlDecisionLog, batch: int = 0) -> TransactionRecord:
     return decide(log, begin(log, batch), COMMIT, receipts())
 
 
+def forget(log: SqlDecisionLog) -> int:
+    return log.forget("orders", finished_before=NOW + 1, limit=9)
+
+
 def finish(log: SqlDecisionLog, record: TransactionRecord) -> None:
     for participant in record.participants:
         log.acknowledge(record.id, participant)
@@ -156,14 +161,10 @@ def test_begin_and_decide_wait_for_the_disk(log, flushed):
 def test_to_forget_waits_for_no_disk(log, flushed):
     """With nothing to forget nothing is done; the next begin flushes what was."""
     finish(log, commit(log))
-
-    def forget() -> int:
-        return log.forget("orders", finished_before=NOW + 1, limit=9)
-
-    assert flushed(forget) == []
+    assert flushed(lambda: forget(log)) == []
     begin(log, 1)
-    assert flushed(forget) == [False]
-    assert flushed(forget) == []
+    assert flushed(lambda: forget(log)) == [False]
+    assert flushed(lambda: forget(log)) == []
 
 
 def test_participants_are_told_forgotten_through_that_is_durable(log, flushed):
@@ -173,7 +174,7 @@ def test_participants_are_told_forgotten_through_that_is_durable(log, flushed):
     """
     finish(log, commit(log))
     begin(log, 1)
-    assert log.forget("orders", finished_before=NOW + 1, limit=9) == 1
+    assert forget(log) == 1
     assert [record.forgotten_through for record in log.unfinished()] == [None]
     found: list[int | None] = []
     assert flushed(lambda: found.append(begin(log, 1).forgotten_through)) == [True]
@@ -545,7 +546,7 @@ def test_every_change_locks_its_application_first(postgres_database):
         lambda: begin(log, 1),
         lambda: log.decide(TransactionId("orders", 1, 1), ABORT),
         lambda: log.abort(begin(log, 2).id, who="ada", why="looked"),
-        lambda: log.forget("orders", finished_before=NOW + 1, limit=9),
+        lambda: forget(log),
     ):
         seen.clear()
         call()
@@ -560,7 +561,7 @@ def test_every_change_locks_its_application_first(postgres_database):
 CALLS: dict[str, Callable[[SqlDecisionLog], Any]] = {
     "begin": lambda log: begin(log, 2),
     "decide": lambda log: log.decide(TransactionId("orders", 1, 1), ABORT),
-    "forget": lambda log: log.forget("orders", finished_before=NOW + 1, limit=9),
+    "forget": forget,
 }
 
 
@@ -652,7 +653,7 @@ def test_forget_leaves_nothing_behind(log, base):
     """Receipts and deliveries go with their transaction; runs and audit stay."""
     finish(log, commit(log))
     begin(log, 1)
-    assert log.forget("orders", finished_before=NOW + 1, limit=9) == 1
+    assert forget(log) == 1
     for table in ("tpc_delivery", "tpc_receipt"):
         left = ask(base, f"SELECT DISTINCT transaction_id FROM {table}")
         assert left in ([], [("orders.1.1",)])
@@ -700,14 +701,11 @@ def test_to_forget_costs_what_is_forgotten(tmp_path):
             commit(log, 0)
             fill(base, total, "committed", "commit")
             write(base, "DELETE FROM tpc_transaction WHERE batch = 0")
-            counted.append(steps(base, lambda: forget_slice(log, limit=100)))
+            forget = partial(log.forget, "orders", finished_before=NOW, limit=100)
+            counted.append(steps(base, forget))
             assert log.forgotten_by_application() == {"orders": 100}
     small, large = counted
     assert large < 1.2 * small, counted
-
-
-def forget_slice(log: SqlDecisionLog, limit: int) -> None:
-    assert log.forget("orders", finished_before=NOW, limit=limit) == limit
 
 
 def steps(base: Database, call: Callable[[], object]) -> int:
@@ -857,9 +855,7 @@ def test_text_is_kept_whatever_the_encoding_of_the_database(
     assert main(["init", "--log", url]) == 0
     with contextlib.closing(open_log(url, must_exist=True)) as log:
         log.initialise("orders", 7)
-        id_ = log.begin(
-            "orders", 7, run="r", query=None, participants=("ledger",), carrier={}
-        ).record.id
+        id_ = begin(log, 7).id
         what = f"resolve {id_}"
         log.sign(what, who="Ada", why="größer", before="", after="")
         assert log.audit(id_)[-1].why == "größer"
@@ -872,10 +868,7 @@ def test_text_is_kept_whatever_the_encoding_of_the_database(
 def test_an_answer_with_strange_characters_goes_on_record(tmp_path):
     """In SQLite, too, which takes no half of a character that a file's name had."""
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
-        id_ = log.begin(
-            "orders", 0, run="r", query=None, participants=("ledger",), carrier={}
-        ).record.id
-        strange_answers_go_on_record(log, id_)
+        strange_answers_go_on_record(log, begin(log).id)
 
 
 def strange_answers_go_on_record(log: SqlDecisionLog, id_: TransactionId) -> None:

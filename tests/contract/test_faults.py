@@ -335,23 +335,19 @@ each_kind = pytest.mark.parametrize(
 
 
 @each_kind
-@pytest.mark.parametrize("fault", Fault)
-def test_a_prepare_is_asked_again_and_the_batch_lands_once(open_job, fault):
-    """The task gets its vote, whatever became of the first request."""
+@pytest.mark.parametrize(
+    ("verb", "fault", "expected"),
+    [
+        *(("prepare", fault, OF_PREPARE[fault]) for fault in Fault),
+        *(("commit", fault, EXPECTED[fault]) for fault in SURVIVED),
+    ],
+)
+def test_it_is_asked_again_and_the_batch_lands_once(open_job, verb, fault, expected):
+    """Whatever became of the first request: only the answer to this very one counts."""
     job = open_job()
-    job.plan("prepare", fault)
+    job.plan(verb, fault)
     assert job.apply(0) is True
-    job.landed_once("prepare", fault, OF_PREPARE[fault])
-
-
-@each_kind
-@pytest.mark.parametrize("fault", SURVIVED)
-def test_a_commit_is_delivered_until_it_is_acknowledged(open_job, fault):
-    """Only the answer to this very commit counts; more of it changes nothing."""
-    job = open_job()
-    job.plan("commit", fault)
-    assert job.apply(0) is True
-    job.landed_once("commit", fault, EXPECTED[fault])
+    job.landed_once(verb, fault, expected)
 
 
 @pytest.mark.parametrize(

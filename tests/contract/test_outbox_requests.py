@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import email.message
 import http.server
 import json
@@ -14,10 +13,10 @@ import pytest
 from support.branches import records
 from support.databases import url
 from support.participant import World
-from support.served import served
 from support.texts import texts
 from support.waiting import PATIENT, until
 from test_outbox import (
+    Partner,
     T,
     all_sent,
     any_database,
@@ -37,49 +36,35 @@ TEXTS = texts("outbox")
 Plan = Callable[[str, list[Any]], tuple[int, Any]]
 
 
-class Store:
+class Store(Partner):
     """A partner that keeps what it got; `plan` says what it answers."""
+
+    path = "/base"
 
     def __init__(self) -> None:
         self.got: list[tuple[str, str, str, str]] = []
         self.headers: list[email.message.Message] = []
+        super().__init__()
         self.plan: Plan = lambda path, lines: (200, {})
-        partner = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                length = int(self.headers["Content-Length"])
-                body = self.rfile.read(length).decode()
-                key = self.headers["Idempotency-Key"]
-                partner.headers.append(self.headers)
-                partner.got.append((self.command, self.path, body, key))
-                lines = [json.loads(line) for line in body.splitlines()]
-                status, content = partner.plan(self.path, lines)
-                sent = json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(sent)))
-                self.end_headers()
-                self.wfile.write(sent)
-
-            do_PUT = do_POST = answer  # noqa: N815 - its names
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{server.server_port}/base"
-        self._serving = contextlib.ExitStack()
-        self._serving.enter_context(served(server))
+    def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        headers = request.headers
+        body = request.rfile.read(int(headers["Content-Length"])).decode()
+        self.headers.append(headers)
+        about = (request.command, request.path, body, headers["Idempotency-Key"])
+        self.got.append(about)
+        lines = [json.loads(line) for line in body.splitlines()]
+        status, content = self.plan(request.path, lines)
+        sent = json.dumps(content).encode()
+        request.send_response(status)
+        request.send_header("Content-Length", str(len(sent)))
+        request.end_headers()
+        request.wfile.write(sent)
 
     def ids(self) -> list[list[Any]]:
         """Return the ids of each request's records."""
         bodies = [body.splitlines() for _, _, body, _ in self.got]
         return [[json.loads(line)["id"] for line in lines] for lines in bodies]
-
-    def close(self) -> None:
-        self._serving.close()
 
 
 @pytest.fixture
