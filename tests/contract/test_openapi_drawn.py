@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,10 +17,9 @@ import schemathesis
 from hypothesis import settings
 from schemathesis.checks import CHECKS
 from support.kinds import sqlite_url
-from support.waiting import AT_LAST, until
+from support.served import by_gunicorn
 from test_openapi import SPEC
 
-from participants import processes
 from tracing_2pc.core import content
 
 EXAMPLES = int(os.environ.get("DRAWN_EXAMPLES", "12"))
@@ -37,7 +33,7 @@ from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.outbox import Outbox
 app = Flask("notifier")
 app.register_blueprint(participant_blueprint(
-    Outbox("env:DATABASE", HttpPartner("http://127.0.0.1:9/orders")), tokens="tokens"
+    Outbox("env:DATABASE", HttpPartner("http://127.0.0.1:9/orders"))
 ))
 """
 
@@ -53,28 +49,10 @@ def url(tmp_path_factory) -> Iterator[str]:
     tokens = "".join(f"{role} {token}\n" for role, token in TOKENS.items())
     (folder / "tokens").write_text(tokens)
     (folder / "drawn.py").write_text(APP)
-    (port,) = processes.free_ports(1)
-    where = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "gunicorn", "--threads", "2", "drawn:app"]
-    server = subprocess.Popen(
-        [*command, "-b", f"127.0.0.1:{port}", "--log-level", "critical"],
-        cwd=folder,
-        env={**os.environ, "DATABASE": sqlite_url(folder)},
-    )
-    try:
-        until(lambda: _answers(f"{where}/health/ready"))
+    settings = {"TPC_TOKENS_FILE": f"{folder}/tokens", "DATABASE": sqlite_url(folder)}
+    about = ("drawn:app", folder, "--threads", "2", "--log-level", "critical")
+    with by_gunicorn(*about, **settings) as where:
         yield where
-    finally:
-        server.terminate()
-        server.wait(AT_LAST)
-
-
-def _answers(address: str) -> bool:
-    try:
-        urllib.request.urlopen(address, timeout=AT_LAST).close()
-    except OSError:
-        return False
-    return True
 
 
 @schema.auth()

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,11 @@ import sqlalchemy as sa
 from support.branches import ONE, Branch
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World
+from support.served import by_gunicorn
 from support.texts import texts
 from support.waiting import AT_LAST
 from werkzeug.test import TestResponse
 
-from participants import processes
 from tracing_2pc.core import content
 from tracing_2pc.http import contract
 from tracing_2pc.participant import TaggedRows
@@ -312,15 +311,9 @@ def port(tmp_path_factory) -> Iterator[int]:
     """A participant behind a real server."""
     folder = tmp_path_factory.mktemp("served")
     (folder / "served.py").write_text(APP)
-    (port,) = processes.free_ports(1)
-    command = [sys.executable, "-m", "gunicorn", "--threads", "2", "served:app"]
-    command += ["-b", f"127.0.0.1:{port}", "--log-level", "warning"]
-    settings = {"DATABASE": sqlite_url(folder), "PYTHONPATH": str(folder)}
-    server = processes.Process("gunicorn", command, folder / "log", settings)
-    with processes.stopping(server):
-        server.start()
-        server.until_answers(f"http://127.0.0.1:{port}/health/live", AT_LAST)
-        yield port
+    about = ("served:app", folder, "--threads", "2", "--log-level", "warning")
+    with by_gunicorn(*about, DATABASE=sqlite_url(folder)) as url:
+        yield int(url.rpartition(":")[2])
 
 
 def _ask(port: int, text: bytes) -> bytes:

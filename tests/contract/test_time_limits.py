@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from support.branches import ONE, Branch, orders
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World, database_of
+from support.served import by_gunicorn
 from support.spark import serving
 from support.strangers import connected, many_files
 from support.waiting import AT_LAST, PAUSE, until
@@ -76,15 +76,8 @@ def shipped(tmp_path_factory) -> Iterator[str]:
 def own(tmp_path_factory) -> Iterator[str]:
     """The ledger under a gunicorn of somebody's own, which nobody has told anything."""
     folder = tmp_path_factory.mktemp("own")
-    (port,) = processes.free_ports(1)
-    command = [sys.executable, "-m", "gunicorn", "-w", "2", "--threads", "4"]
-    command += ["-b", f"127.0.0.1:{port}", "participants.ledger:create_app()"]
-    root = {"PYTHONPATH": str(Path(__file__).parents[2]), **environment(folder)}
-    server = processes.Process("gunicorn", command, folder / "log", root)
-    url = f"http://127.0.0.1:{port}"
-    with processes.stopping(server):
-        server.start()
-        server.until_answers(f"{url}/health/ready", AT_LAST)
+    about = ("participants.ledger:create_app()", folder, "-w", "2", "--threads", "4")
+    with by_gunicorn(*about, **environment(folder)) as url:
         yield url
 
 

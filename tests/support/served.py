@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
+
+from participants import processes
+from support.waiting import AT_LAST
+
+ROOT = Path(__file__).parents[2]
 
 Server = TypeVar("Server", bound=socketserver.TCPServer)
 
@@ -18,6 +26,29 @@ def unserved() -> Iterator[str]:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def by_gunicorn(
+    application: str, folder: Path, *options: str, **settings: str | None
+) -> Iterator[str]:
+    """Serve it, of ours or of a module in a folder, and yield its URL when it is ready.
+
+    Args:
+        application: module and what in it is served, as gunicorn is told.
+        folder: also for what it logs.
+        options: of gunicorn's own.
+        settings: variables of its environment.
+    """
+    (port,) = processes.free_ports(1)
+    command = [sys.executable, "-m", "gunicorn", "-b", f"127.0.0.1:{port}"]
+    settings["PYTHONPATH"] = os.pathsep.join(map(str, (folder, ROOT)))
+    arguments = [*command, *options, application]
+    server = processes.Process("gunicorn", arguments, folder / "log", settings)
+    with processes.stopping(server):
+        server.start()
+        server.until_answers(f"http://127.0.0.1:{port}/health/ready", AT_LAST)
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
