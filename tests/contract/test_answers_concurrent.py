@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,18 +26,14 @@ T = "orders.7.1"
 
 
 @pytest.fixture
-def world(url) -> Iterator[World]:
-    made = tagged_rows(url)
-    yield made
-    made.resource.close()
+def world(open_at) -> World:
+    return open_at()
 
 
 @pytest.fixture
-def other(url, world) -> Iterator[World]:
+def other(open_at, world) -> World:
     """Another process's worth of the same participant."""
-    made = tagged_rows(url)
-    yield made
-    made.resource.close()
+    return open_at()
 
 
 def test_of_two_attempts_one_commits(world, other):

@@ -56,12 +56,12 @@ def blocks(url: str, thread: threading.Thread) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by", OVERTAKE)
-def test_a_decision_waits_for_the_end_of_a_prepare(kind, by, postgres_database):
+def test_a_decision_waits_for_the_end_of_a_prepare(kind, by, postgres_database, start):
     """Between its last look and its end, a prepare cannot be overtaken (rule 20).
 
     What comes finds the branch prepared, never half way: what was sealed stays sealed.
     """
-    world, other = (KINDS[kind](postgres_database) for _ in range(2))
+    world, other = (start(KINDS[kind], postgres_database) for _ in range(2))
     keep(world, "orders.1.1", OTHER)
     found: list[int] = []
     overtake = threading.Thread(
@@ -85,8 +85,6 @@ def test_a_decision_waits_for_the_end_of_a_prepare(kind, by, postgres_database):
         assert other.listed() == [(T, ONE.branch, "prepared")]
         assert other.resolve(T, "abort").status_code == 200
     assert (other.in_doubt(), other.visible()) == (0, OTHER.rows)
-    for made in (world, other):
-        made.resource.close()
 
 
 STREAMING = [variant(kind, "postgresql") for kind in ("TaggedRows", "Outbox")]
@@ -131,11 +129,11 @@ def test_a_small_body_holds_nothing_while_it_arrives(world):
 
 
 @pytest.mark.parametrize("made", STREAMING, indirect=True)
-def test_what_comes_while_its_rows_are_written_is_seen(made):
+def test_what_comes_while_its_rows_are_written_is_seen(made, start):
     """They are written without the lock, so an abort does not wait for them."""
     world, kind, url = made
     database = database_of(world)
-    other = ALL_KINDS[kind](url)
+    other = start(ALL_KINDS[kind], url)
     keep(world, "orders.6.1", OTHER)
     load, aborted = database.load, []
 
@@ -149,12 +147,13 @@ def test_what_comes_while_its_rows_are_written_is_seen(made):
     assert world.prepare(T).status_code == 409
     assert aborted == [200]
     assert (world.in_doubt(), world.visible()) == (0, OTHER.rows)
-    other.resource.close()
 
 
-def test_a_branch_that_is_asked_for_twice_is_not_in_its_own_way(postgres_database):
+def test_a_branch_that_is_asked_for_twice_is_not_in_its_own_way(
+    postgres_database, start
+):
     """A unique index sees the rows of the first request; the second has its answer."""
-    world, other = (tagged_rows(postgres_database) for _ in range(2))
+    world, other = (start(tagged_rows, postgres_database) for _ in range(2))
     for number, each in enumerate((world, other)):
         keep(each, f"orders.{number}.1", Branch(orders(90 + number), 1))
     with psycopg.connect(postgres_database, autocommit=True) as person:
@@ -169,8 +168,6 @@ def test_a_branch_that_is_asked_for_twice_is_not_in_its_own_way(postgres_databas
     store.prepare = come_second
     assert world.prepare(T).status_code == 200
     assert (world.in_doubt(), world.visible()) == (1, 2)
-    for each in (world, other):
-        each.resource.close()
 
 
 @pytest.mark.parametrize("made", STREAMING, indirect=True)

@@ -358,12 +358,6 @@ def test_pages_of_a_bound_token_stay_within_its_application(world):
     assert [id_ for id_, *_ in found] == ["orders.1.1", "orders.2.1"]
 
 
-def test_two_tokens_live_at_once(world):
-    """So that callers move one by one when a token is rotated."""
-    assert As(world, TOKENS["job"]).prepare(T).status_code == 200
-    assert As(world, SUCCESSOR).commit(T, ONE).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [

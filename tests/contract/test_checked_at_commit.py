@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from support.branches import ONE, Branch, records
 from support.kinds import tagged_rows
-from support.participant import World, keep, refusal
+from support.participant import keep, refusal
 from support.waiting import until
 
 TABLE = """CREATE TABLE orders_tpc
@@ -28,10 +28,10 @@ RAISES = (
 )
 
 
-def created(url: str, when: str) -> World:
+def run(url: str, *statements: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(TABLE.format(when))
-    return tagged_rows(url)
+        for statement in statements:
+            connection.execute(statement)
 
 
 def orders(ids: Sequence[int]) -> Branch:
@@ -39,32 +39,28 @@ def orders(ids: Sequence[int]) -> Branch:
 
 
 @pytest.mark.parametrize("why", ["constraint", "trigger"])
-def test_it_is_a_vote_to_abort(postgres_database, why):
+def test_it_is_a_vote_to_abort(postgres_database, start, why):
     """As often as it is asked."""
-    world = created(postgres_database, LATER if why == "constraint" else "")
+    run(postgres_database, TABLE.format(LATER if why == "constraint" else ""))
+    if why == "trigger":
+        run(postgres_database, *RAISES)
+    world = start(tagged_rows, postgres_database, triggers=why == "trigger")
     if why == "constraint":
         keep(world, "orders.1.1", ONE)
-    else:
-        world.resource.close()
-        with psycopg.connect(postgres_database, autocommit=True) as connection:
-            for statement in RAISES:
-                connection.execute(statement)
-        world = tagged_rows(postgres_database, triggers=True)
     for _ in range(2):
         assert refusal(world, ONE)
-    world.resource.close()
 
 
 @pytest.mark.parametrize("when", ["", LATER], ids=["at once", "later"])
-def test_aborted_rows_in_the_way_are_deleted(postgres_database, when):
+def test_aborted_rows_in_the_way_are_deleted(postgres_database, start, when):
     """Not now, until they are gone; never a vote to abort."""
-    world = created(postgres_database, when)
+    run(postgres_database, TABLE.format(when))
+    world = start(tagged_rows, postgres_database)
     many = orders(range(40_000))
     assert world.prepare("orders.1.1", many).status_code == 200
     assert world.abort("orders.1.1").status_code == 200
     few = orders([100, 101, 39_998, 39_999])
     assert world.prepare("orders.1.2", few).status_code == 200  # 503 is asked again
-    world.resource.close()
 
 
 def test_no_decision_waits_for_what_a_constraint_waits_for(postgres_database):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -820,10 +819,7 @@ def test_resume_repeats_the_decision(log, decision):
 
 BY_ADA = {"who": "ada", "why": "looked"}
 CHANGES: dict[str, tuple[Callable[[DecisionLog, TransactionId], Any], set[str]]] = {
-    "finish": (
-        lambda log, id_: log.finish(id_),
-        {"active", "quarantined"},
-    ),
+    "finish": (lambda log, id_: log.finish(id_), {"active", "quarantined"}),
     "quarantine": (
         lambda log, id_: log.quarantine(id_, "why"),
         {"active", "committed", "unknown"},
@@ -1164,22 +1160,6 @@ def test_racing_begins_leave_one_live_attempt(log):
     ids = sorted(str(t.record.id) for t in told)
     assert ids == [f"orders.0.{n}" for n in range(1, 9)]
     assert sorted(states(log).values()) == ["aborting"] * 7 + ["active"]
-
-
-def test_a_batch_commits_at_most_once(log):
-    """Drivers that supersede each other while they decide: one commit (rule 18)."""
-    numbers = itertools.count()
-
-    def drive() -> TransactionRecord | None:
-        begun = begin(log, 0, run=f"run-{next(numbers)}", query=None)
-        if begun.replay:
-            return begun.record
-        return log.decide(begun.record.id, COMMIT, receipts_of())
-
-    told = together(*[drive] * 8)
-    committed = {t.id for t in told if t.decision is COMMIT}
-    assert len(committed) == 1
-    assert sum(r.decision is COMMIT for r in log.unfinished()) == 1
 
 
 def test_racing_inits_leave_one(log):

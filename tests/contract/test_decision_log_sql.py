@@ -741,7 +741,7 @@ def drive(url: str, run: str) -> list[tuple[str, str]]:
     "url", [pytest.param("sqlite", marks=pytest.mark.ci), "postgresql"], indirect=True
 )
 def test_processes_agree(url):
-    """Drivers that start at once make one schema, and commit a batch at most once."""
+    """Drivers that start at once make one schema, and commit a batch once (rule 18)."""
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(3) as pool:
         results = [pool.apply_async(drive, (url, f"run-{n}")) for n in range(3)]

@@ -147,16 +147,15 @@ def test_a_worker_that_is_stopped_in_copy(made):
 
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["TaggedRows", "PreparedTransactions"])
-def test_twenty_at_once(kind, postgres_database):
+def test_twenty_at_once(kind, postgres_database, start):
     """Each has its own transaction, and all of them commit together."""
-    world = KINDS[kind](postgres_database)
+    world = start(KINDS[kind], postgres_database)
     branches = [large(f"{n}.1") for n in range(20)]
     with ThreadPoolExecutor(len(branches)) as pool:
         answers = list(pool.map(lambda b: world.prepare(T, b), branches))
     assert {answer.status_code for answer in answers} == {200}
     assert world.commit(T, *branches).status_code == 200
     assert (world.in_doubt(), world.visible()) == (0, 20 * ROWS)
-    world.resource.close()
 
 
 @pytest.mark.nightly

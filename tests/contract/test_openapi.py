@@ -153,9 +153,9 @@ def test_answers_of_requests(tmp_path, monkeypatch):
     seen = watch(world)
     answered(world)
     malformed(world)
-    closed = World(
-        world.resource, world.visible, tokens=_tokens(tmp_path, "job"), name="closed"
-    )
+    tokens = tmp_path / "tokens"
+    tokens.write_text("job 0123456789abcdef\n")
+    closed = World(world.resource, world.visible, tokens=tokens, name="closed")
     down = tagged_rows(f"sqlite:///{tmp_path}/missing/p.db")
     for other, options in ((closed, {}), (world, FAR), (down, {})):
         other_seen = seen if other is world else watch(other)
@@ -234,11 +234,7 @@ def malformed(world: World) -> None:
 def each_route(world: World, **options: Any) -> None:
     """Ask each route once."""
     options = {"headers": {"Tpc-Version": "1"}, **options}
-    if options["headers"]["Tpc-Version"] == "1":
-        environ = options.get("environ_overrides", {})
-        world.prepare("orders.30.1", once=True, environ_overrides=environ)
-    else:
-        world.prepare("orders.30.1", once=True, headers=options["headers"])
+    world.prepare("orders.30.1", once=True, **options)
     about = {"transaction_id": "orders.30.1"}
     world.client.post("/commit", json={**about, "branches": []}, **options)
     world.client.post("/abort", json=about, **options)
@@ -312,12 +308,6 @@ def _differences(response: Response, documented: dict[str, Any]) -> list[Any]:
 
 def fault(*_: Any, **__: Any) -> None:
     raise RuntimeError("a bug")
-
-
-def _tokens(folder: Path, role: str) -> Path:
-    path = folder / "tokens"
-    path.write_text(f"{role} 0123456789abcdef\n")
-    return path
 
 
 def _request(path: str) -> dict[str, Any]:

@@ -185,6 +185,20 @@ def queue(url) -> Iterator[Queue]:
     database.engine.dispose()
 
 
+@pytest.fixture
+def pauses(monkeypatch) -> list[float]:
+    """The longest pause that each failure allows; none is made."""
+    longest: list[float] = []
+
+    def uniform(least: float, most: float) -> float:
+        assert least == 0
+        longest.append(most)
+        return 0.0
+
+    monkeypatch.setattr(sender.random, "uniform", uniform)
+    return longest
+
+
 def lease_runs_out(queue: Queue) -> None:
     """Let it run out now, and not in half an hour; whoever has it still thinks so."""
     with queue.deciding() as connection:
@@ -449,20 +463,13 @@ def test_a_body_that_does_not_end_is_left_unread(make, partner, monkeypatch):
     assert list(dict.fromkeys(partner.keys)) == keys_of(T, 2)
 
 
-def test_a_partner_that_is_down(make, monkeypatch):
+def test_a_partner_that_is_down(make, pauses, monkeypatch):
     """What is committed waits, and is sent when the partner comes back."""
-    failed: list[float] = []
-
-    def uniform(_: float, most: float) -> float:
-        failed.append(most)
-        return 0.0
-
-    monkeypatch.setattr(sender.random, "uniform", uniform)
     monkeypatch.setattr(sender, "TRIES", 1_000_000)  # however slow the machine is
     down = Partner(is_down=True)
     world = make(partner=down.url)
     commit(world, T, ids(1, 2))
-    until(lambda: len(failed) > 2)
+    until(lambda: len(pauses) > 2)
     assert backlog(world.resource) == 2
     assert world.client.get("/health/ready").status_code == 200
     down.come_up()
@@ -475,16 +482,8 @@ def test_a_partner_that_is_down(make, monkeypatch):
 
 
 @any_database
-def test_pauses_grow_and_start_anew(make, partner, monkeypatch):
+def test_pauses_grow_and_start_anew(make, partner, pauses, monkeypatch):
     """Each failure doubles the longest pause, up to a cap; a success resets it."""
-    pauses: list[float] = []
-
-    def uniform(least: float, most: float) -> float:
-        assert least == 0
-        pauses.append(most)
-        return min(most, 0.01)
-
-    monkeypatch.setattr(sender.random, "uniform", uniform)
     monkeypatch.setattr(sender, "LONGEST_PAUSE", 0.1)
     partner.plan = [500] * 5 + [200, 500]
     world = make()

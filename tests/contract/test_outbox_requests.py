@@ -22,6 +22,7 @@ from test_outbox import (
     any_database,
     commit,
     make,
+    pauses,
     queue,
     quick,
 )
@@ -30,7 +31,7 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
 from tracing_2pc.outbox import PartnerRequest, sender
 
-__all__ = ["make", "queue", "quick", "url"]
+__all__ = ["make", "pauses", "queue", "quick", "url"]
 
 TEXTS = texts("outbox")
 Plan = Callable[[str, list[Any]], tuple[int, Any]]
@@ -366,15 +367,10 @@ def test_a_bulk_that_is_too_much_is_halved(make, partner, status):
 
 
 @any_database
-def test_pauses_grow_until_a_bulk_of_that_size_is_taken(make, partner, monkeypatch):
+def test_pauses_grow_until_a_bulk_of_that_size_is_taken(
+    make, partner, pauses, monkeypatch
+):
     """A partner that is overloaded gets less, and later."""
-    pauses: list[float] = []
-
-    def uniform(_: float, most: float) -> float:
-        pauses.append(most)
-        return 0.0
-
-    monkeypatch.setattr(sender.random, "uniform", uniform)
     monkeypatch.setattr(sender, "LONGEST_PAUSE", PATIENT)
     answers = iter([(503, {})] * 4)
     partner.plan = lambda path, lines: next(answers, None) or items()(path, lines)

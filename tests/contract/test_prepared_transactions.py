@@ -136,10 +136,10 @@ def test_others_are_never_touched(world, postgres_database):
         other.resource.close()
 
 
-def test_one_server_many_services(new_database):
+def test_one_server_many_services(new_database, start):
     """Two databases, and two tables in one, hold the same branch without knowing."""
     first, second = new_database(), new_database()
-    worlds = [prepared_transactions(url) for url in (first, second)]
+    worlds = [start(prepared_transactions, url) for url in (first, second)]
     invoices = PreparedTransactions(first, "invoices")
     worlds.append(World(invoices, lambda: count(invoices, "invoices")))
     for world in worlds:
@@ -149,8 +149,7 @@ def test_one_server_many_services(new_database):
     assert worlds[2].commit(T, ONE).status_code == 200
     assert [w.visible() for w in worlds] == [0, 0, 3]
     assert worlds[0].commit(T, ONE).status_code == 200
-    for world in worlds:
-        world.resource.close()
+    invoices.close()
 
 
 def test_the_longest_names_fit(postgres_database):
@@ -166,7 +165,7 @@ def test_the_longest_names_fit(postgres_database):
     resource.close()
 
 
-def test_a_branch_in_doubt_is_in_nobodys_way(world, postgres_database):
+def test_a_branch_in_doubt_is_in_nobodys_way(world, postgres_database, start):
     """It locks its table and its outcome; commit, abort, list and start go on."""
     assert world.prepare("orders.6.1", OTHER).status_code == 200
     assert world.prepare(T).status_code == 200
@@ -178,11 +177,10 @@ def test_a_branch_in_doubt_is_in_nobodys_way(world, postgres_database):
     )
     assert {name for (name,) in locked} == {"orders", "orders_tpc_outcome"}
     sql(postgres_database, "SET lock_timeout = '1s'; LOCK TABLE orders_tpc_branch")
-    started = prepared_transactions(postgres_database)
+    started = start(prepared_transactions, postgres_database)
     assert started.abort("orders.6.1").status_code == 200
     keep(started, "orders.6.2", NEIGHBOUR)
     assert started.listed() == [(T, ONE.branch, "prepared")]
-    started.resource.close()
 
 
 def test_metrics_count_the_slots(world):
@@ -454,18 +452,17 @@ def test_no_slot_left_is_not_a_vote(world, postgres_database, new_database):
 
 
 def test_a_lock_that_is_held_too_long_is_not_a_vote(
-    world, postgres_database, monkeypatch
+    world, postgres_database, monkeypatch, start
 ):
     """Somebody locks the table: 503 when the lock's time is up, nothing in doubt."""
     keep(world, "orders.6.1", OTHER)
     with monkeypatch.context() as patch:
         patch.setattr(postgresql, "LOCK_WAIT", AT_ONCE)
-        hurried = prepared_transactions(postgres_database)
+        hurried = start(prepared_transactions, postgres_database)
     with psycopg.connect(postgres_database) as person:
         person.execute("LOCK TABLE orders")
         assert hurried.prepare(T, once=True).status_code == 503
         assert world.in_doubt() == 0
-    hurried.resource.close()
     keep(world, T, ONE)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,10 +19,8 @@ __all__ = ["url"]
 
 
 @pytest.fixture
-def world(url) -> Iterator[World]:
-    made = tagged_rows(url)
-    yield made
-    made.resource.close()
+def world(open_at) -> World:
+    return open_at()
 
 
 def drop(world: World, transaction: str, *branches: Branch) -> None:
