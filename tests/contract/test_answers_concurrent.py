@@ -50,6 +50,19 @@ def test_of_two_attempts_one_commits(world, other):
         assert world.visible() == ONE.rows * (batch + 1)
 
 
+def test_a_prepare_and_an_abort_at_once(world, other):
+    """Whichever comes first, nothing stays in doubt after the abort."""
+    for batch in range(8):
+        id_ = f"orders.{batch}.1"
+        prepared, aborted = at_once(
+            lambda id_=id_: world.prepare(id_), lambda id_=id_: other.abort(id_)
+        )
+        assert aborted.status_code == 200
+        assert prepared.status_code in {200, 409}
+        assert world.prepare(id_).get_json()["state"] == "aborted"
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+
+
 def test_a_participant_that_is_slow_is_waited_for(world, monkeypatch):
     """A client that has heard nothing sends its rows again, and is told to wait."""
     monkeypatch.setenv("TPC_TOKEN", "anything-as-it-is-insecure")

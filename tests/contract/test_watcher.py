@@ -28,11 +28,13 @@ from tracing_2pc.cli.watch import LINES, items, line
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
 from tracing_2pc.core.states import Decision, TransactionState, Verdict
+from tracing_2pc.http import reading
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.diagnosis import Finding, FindingKind
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 from tracing_2pc.operations.watch import observe_sweeps
 from tracing_2pc.operations.watcher import HOUR, Sweep, Watcher, next_after
+from tracing_2pc.participant.engine import Query
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
@@ -238,6 +240,27 @@ def test_what_begins_after_the_log_was_read_is_no_orphan(at, monkeypatch):
 
     monkeypatch.setattr(at.log, "unfinished_applications", then_begin)
     assert said(at) == []
+
+
+def test_a_list_that_fails_on_page_2_says_nothing(at, monkeypatch):
+    """Half a list is no evidence, of what is in it neither; the others still count."""
+    monkeypatch.setattr(reading, "PAGE", 1)
+    for name in NAMES:
+        at.prepare("bookings.3.1", name)
+        at.prepare("bookings.4.1", name)
+    at.time.advance(400)
+    ledger = at.worlds["ledger"].resource
+    real = ledger.list_open
+
+    def fails_later(query: Query) -> Any:
+        if query.after:
+            raise RuntimeError("a bug")
+        return real(query)
+
+    monkeypatch.setattr(ledger, "list_open", fails_later)
+    sweep = watching(at).sweep()
+    assert "answered 500" in unread(*sweep.findings)[LEDGER]
+    assert {one.participants for one in sweep.diagnoses} == {("notifier",)}
 
 
 def test_a_commit_that_hangs_is_named_before_it_is_stuck(at: Site) -> None:
