@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from flask import Response
-from support.branches import ONE
+from support.branches import ONE, TWIN
 from support.elsewhere import Holding, hold
 from support.kinds import tagged_rows
 from support.participant import World, keep, writing_rows
@@ -109,6 +109,17 @@ def test_a_writer_that_is_killed_leaves_nothing(url, world):
     }
     kept = {"participant.db", "participant.db-shm", "participant.db-wal"}
     assert names == {*kept, "participant.db-tpc.lock"}
+
+
+def test_a_killed_upload_does_not_hold_up_a_commit(url, world):
+    """Commit of others seals over what a killed process was writing."""
+    assert world.prepare(T, TWIN).status_code == 200
+    with Holding(__file__, url) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait(AT_LAST)
+    assert world.commit(T, TWIN).status_code == 200
+    assert world.visible() == TWIN.rows
+    assert world.prepare(T, ONE).status_code == 409
 
 
 if __name__ == "__main__":
