@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -19,12 +20,14 @@ from support.cluster import FakeCluster, fake_cluster, kubeconfig_of
 from support.kubelet import Kubelet
 from support.waiting import PAUSE
 
+from tracing_2pc.core.log_reader import TransactionFilter, TransactionSummary
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.launch import Launched, LaunchFile, launch
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import Repository
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.store import open_log
+from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import served
 
 Fault = Callable[[str, str], "str | None"]
@@ -74,13 +77,35 @@ class World:
         path.write_text(yaml.safe_dump(self.item))
         return path
 
+    @contextlib.contextmanager
+    def log(self) -> Iterator[SqlDecisionLog]:
+        with contextlib.closing(open_log(self.settings.log or "")) as log:
+            yield log
+
     def launch(self, **how: Any) -> Launched:
-        log = open_log(self.settings.log or "")
-        try:
+        with self.log() as log:
             file = LaunchFile.read(self.write())
             return launch(file, log, self.settings, **how)
-        finally:
-            log.close()
+
+    def launches(self) -> list[TransactionSummary]:
+        """Those on record, the newest first."""
+        with self.log() as log:
+            return log.transactions(TransactionFilter())
+
+    def handles(self, transaction: TransactionId, name: str) -> list[Any]:
+        """What a commit tells a participant."""
+        with self.log() as log:
+            record = log.read(transaction)
+        assert record is not None
+        return [receipt.handle for receipt in record.chosen(name)]
+
+    def gives_up(self) -> None:
+        """A commit that is not acknowledged is left, after two tries."""
+        self.limits |= {"on_pending": "fail", "inline_tries": 2}
+
+    @property
+    def application(self) -> str:
+        return LaunchFile.read(self.write()).application
 
     def pushes(self, text: str) -> None:
         self.item["build"]["command"] = [*PUSH, text]

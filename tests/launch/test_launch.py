@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -21,13 +20,11 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     TwoPhaseError,
 )
-from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch import BuiltImage, SuspendedJob, launching
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import Manifest, Repository
-from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
@@ -77,7 +74,7 @@ def test_a_pod_that_does_not_end_holds_the_start_up(world):
     (old,) = world.jobs()
     world.pushes("second")
     world.kubelet.lingering.set()
-    world.limits |= {"on_pending": "fail", "inline_tries": 2}
+    world.gives_up()
     with pytest.raises(CommitPendingError):  # perhaps before its stop was seen
         world.launch()
     assert not any(world.jobs().values())
@@ -92,20 +89,25 @@ def test_a_pod_that_does_not_end_holds_the_start_up(world):
     ]
 
 
+def make_deployment(world):
+    job = world.item["job"]
+    job |= {"apiVersion": "apps/v1", "kind": "Deployment"}
+    del job["spec"]["template"]["spec"]["restartPolicy"]
+    return job
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["Job", "Deployment"])
 def test_a_controller_that_is_late_holds_the_start_up(world, kind):
     """Of the old one is no pod, and it may make one: it must have seen the stop."""
     if kind == "Deployment":
-        job = world.item["job"]
-        job |= {"apiVersion": "apps/v1", "kind": kind}
-        del job["spec"]["template"]["spec"]["restartPolicy"]
+        make_deployment(world)
     world.launch()
     world.kubelet.settle()
     world.kubelet.be_late()
     world.kubelet.cluster.delete("Pod", "default", "totals-0-1-pod")
     world.pushes("second")
-    world.limits |= {"on_pending": "fail", "inline_tries": 2}
+    world.gives_up()
     with pytest.raises(
         CommitPendingError, match=r"waits for the end of totals-0-1(?!-)"
     ):
@@ -122,7 +124,7 @@ def test_a_job_that_was_not_seen_started_is_not_stopped(world):
     world.kubelet.be_late()
     world.launch()
     world.pushes("second")
-    world.limits |= {"on_pending": "fail", "inline_tries": 2}
+    world.gives_up()
     with pytest.raises(CommitPendingError, match="waits for the end of totals-0-1"):
         world.launch()
     assert world.jobs() == {"totals-0-1": True, "totals-1-1": False}
@@ -165,7 +167,7 @@ def test_what_fails_leaves_nothing(world, broken, reason):
         world.launch()
     assert reason in str(raised.value)
     assert world.live is None
-    assert not world.staged(f"{_application(world)}.0.1")
+    assert not world.staged(f"{world.application}.0.1")
     assert world.jobs() == {}
     assert world.rows() == []
     with pytest.raises(ConfigurationError, match="was rolled back") as refused:
@@ -208,9 +210,7 @@ def test_a_launch_that_fails_under_way_counts_for_another(world, monkeypatch):
     monkeypatch.setattr(launching, "_check_known", fails_first)
     with pytest.raises(ConfigurationError, match="was rolled back"):
         world.launch()
-    log = open_log(world.settings.log)
-    (only,) = log.transactions(TransactionFilter())
-    log.close()
+    (only,) = world.launches()
     assert only.transaction.attempt == 1
 
 
@@ -297,9 +297,7 @@ def test_a_launch_is_one_trace_and_its_job_links_to_it(world, exported, monkeypa
 @pytest.mark.ci
 def test_a_deployment_has_no_replicas_before_its_commit(world):
     """And as many as the file says after it."""
-    job = world.item["job"]
-    job |= {"apiVersion": "apps/v1", "kind": "Deployment"}
-    del job["spec"]["template"]["spec"]["restartPolicy"]
+    job = make_deployment(world)
     job["spec"] |= {"replicas": 2, "selector": {"matchLabels": {"app": "totals"}}}
     job["spec"]["template"]["metadata"] = {"labels": {"app": "totals"}}
     done = world.launch()
@@ -319,7 +317,7 @@ def test_images_that_are_equal_have_tags_of_their_own(world):
     with pytest.raises(ConfigurationError, match="the check of the job failed"):
         world.launch()
     assert world.live == before
-    assert not world.staged(f"{_application(world)}.1.1")
+    assert not world.staged(f"{world.application}.1.1")
 
 
 @pytest.mark.ci
@@ -375,6 +373,16 @@ def test_an_object_of_somebody_else_is_left_alone(world):
     assert list(world.jobs()) == ["totals-0-1"]
 
 
+@pytest.fixture
+def front(world, registry):
+    """Stands before the registry: what a launch pushes goes through it."""
+    path = world.repository.name.partition("/")[2]
+    with served(registries.Front(registry)) as made:
+        world.item["build"]["image"] = f"{made.host}/{path}"
+        yield made
+        made.thawed.set()
+
+
 STAGES = "PUT /manifests/tpc-"
 TAGS = "PUT /manifests/live"
 
@@ -384,86 +392,70 @@ TAGS = "PUT /manifests/live"
     ("fault", "at"),
     [(fault, at) for at in (STAGES, TAGS) for fault in ("refuse", "hang", "lose")],
 )
-def test_a_registry_that_fails(world, registry, monkeypatch, fault, at):
+def test_a_registry_that_fails(world, front, monkeypatch, fault, at):
     """Before the vote it is rolled back; after the decision it is asked again."""
     method, part = at.split()
     hits = [fault]
-    with served(registries.Front(registry)) as front:
 
-        def fails(asked: str, path: str) -> str | None:
-            # A build pushes by the same name; what stages it comes second.
-            hit = asked == method and part in path and front.fails
-            return hits.pop() if hit and hits else None
+    def fails(asked: str, path: str) -> str | None:
+        # A build pushes by the same name; what stages it comes second.
+        hit = asked == method and part in path and front.fails
+        return hits.pop() if hit and hits else None
 
-        front.fails = at == TAGS
-        front.fault = fails
-        path = world.repository.name.partition("/")[2]
-        world.item["build"]["image"] = f"{front.host}/{path}"
-        if at == STAGES:  # the build's own push passes
-            command = world.item["build"]["command"]
-            world.item["build"]["command"] = [*command[:-1], "first"]
-            stage = BuiltImage._run_command
+    front.fails = at == TAGS
+    front.fault = fails
+    if at == STAGES:  # the build's own push passes
+        stage = BuiltImage._run_command
 
-            def built(self, *args):
-                stage(self, *args)
-                front.fails = True
+        def built(self, *args):
+            stage(self, *args)
+            front.fails = True
 
-            monkeypatch.setattr(BuiltImage, "_run_command", built)
-        monkeypatch.setattr(Repository, "__init__", _impatient(Repository.__init__))
-        if at == TAGS:
+        monkeypatch.setattr(BuiltImage, "_run_command", built)
+    monkeypatch.setattr(Repository, "__init__", _impatient(Repository.__init__))
+    if at == TAGS:
+        world.launch()
+        assert world.repository.get("live") is not None
+    else:
+        with pytest.raises(TwoPhaseError, match=re.escape(front.host)):
             world.launch()
-            assert world.repository.get("live") is not None
-        else:
-            with pytest.raises(TwoPhaseError, match=re.escape(front.host)):
-                world.launch()
-            assert world.jobs() == {}
-            assert world.rows() == []
-            assert world.launch(again=True)
-        front.thawed.set()
+        assert world.jobs() == {}
+        assert world.rows() == []
+        assert world.launch(again=True)
     assert not hits
     assert len(world.jobs()) == 1
 
 
 @pytest.mark.ci
-def test_a_registry_whose_tags_cannot_be_moved_says_so(world, registry):
+def test_a_registry_whose_tags_cannot_be_moved_says_so(world, front):
     """The build's push is the first under its tag; what stages it is the second."""
-    path = world.repository.name.partition("/")[2]
-    with served(registries.Front(registry)) as front:
-        tagged: set[str] = set()
+    tagged: set[str] = set()
 
-        def fault(method: str, path: str) -> str | None:
-            is_moved = method == "PUT" and "/manifests/" in path and path in tagged
-            tagged.update([path] * (method == "PUT"))
-            return "refuse" if is_moved else None
+    def fault(method: str, path: str) -> str | None:
+        is_moved = method == "PUT" and "/manifests/" in path and path in tagged
+        tagged.update([path] * (method == "PUT"))
+        return "refuse" if is_moved else None
 
-        front.fault = fault
-        world.item["build"]["image"] = f"{front.host}/{path}"
-        with pytest.raises(
-            TwoPhaseError, match="if its tags are immutable, exempt tpc-"
-        ):
-            world.launch()
+    front.fault = fault
+    with pytest.raises(TwoPhaseError, match="if its tags are immutable, exempt tpc-"):
+        world.launch()
 
 
 @pytest.mark.ci
-def test_a_rollback_that_is_not_acknowledged_is_no_new_try(world, registry):
+def test_a_rollback_that_is_not_acknowledged_is_no_new_try(world, front):
     """It is told again at each call, and nothing is built; then it is over."""
-    path = world.repository.name.partition("/")[2]
     world.item["check"] = FAILING
-    with served(registries.Front(registry)) as front:
-        front.fault = lambda method, _path: "refuse" if method == "DELETE" else None
-        world.item["build"]["image"] = f"{front.host}/{path}"
-        with pytest.raises(ConfigurationError, match="the check of the job failed"):
-            world.launch()
-        with pytest.raises(ConfigurationError, match="was rolled back"):
-            world.launch()
-        assert world.staged(f"{_application(world)}.0.1")
-        front.fault = lambda _method, _path: None
-        with pytest.raises(ConfigurationError, match="was rolled back"):
-            world.launch()
-    assert not world.staged(f"{_application(world)}.0.1")
-    log = open_log(world.settings.log)
-    (only,) = log.transactions(TransactionFilter())
-    log.close()
+    front.fault = lambda method, _path: "refuse" if method == "DELETE" else None
+    with pytest.raises(ConfigurationError, match="the check of the job failed"):
+        world.launch()
+    with pytest.raises(ConfigurationError, match="was rolled back"):
+        world.launch()
+    assert world.staged(f"{world.application}.0.1")
+    front.fault = lambda _method, _path: None
+    with pytest.raises(ConfigurationError, match="was rolled back"):
+        world.launch()
+    assert not world.staged(f"{world.application}.0.1")
+    (only,) = world.launches()
     assert only.state is TransactionState.ABORTED
 
 
@@ -488,7 +480,7 @@ def test_a_registry_that_does_not_answer_rolls_back(world):
 def test_a_job_deleted_before_its_commit_is_made_again(world):
     """By hand, between vote and commit: the handle has it whole."""
     world.kubelet.lingering.set()
-    world.limits |= {"on_pending": "fail", "inline_tries": 2}
+    world.gives_up()
     world.launch()
     world.pushes("second")
     with pytest.raises(CommitPendingError):
@@ -518,7 +510,7 @@ def test_another_log_is_refused_before_anything_is_asked(world):
 def test_another_cluster_is_refused_before_anything_is_asked(world, text):
     """Neither taken for launched there, nor built: the job before runs elsewhere."""
     done = world.launch()
-    name = f"tpc-{_application(world)}"
+    name = f"tpc-{world.application}"
     world.kubelet.cluster.delete("ConfigMap", "default", name)  # another one has none
     world.pushes(text)
     with pytest.raises(ConfigurationError, match="in another cluster than http") as no:
@@ -531,10 +523,8 @@ def test_another_cluster_is_refused_before_anything_is_asked(world, text):
 def test_a_commit_in_another_cluster_starts_nothing(world):
     """The handle knows the journal that it was prepared beside."""
     done = world.launch()
-    log = open_log(world.settings.log)
-    (receipt,) = log.read(done.transaction).chosen("launch-job")
-    log.close()
-    elsewhere = {**receipt.handle, "journal": "the uid of another one"}
+    (handle,) = world.handles(done.transaction, "launch-job")
+    elsewhere = {**handle, "journal": "the uid of another one"}
     (name,) = world.jobs()
     world.kubelet.cluster.delete("Job", "default", name)
     with pytest.raises(TwoPhaseError, match="was prepared in another cluster"):
@@ -569,18 +559,12 @@ def test_a_child_that_a_build_leaves_holds_nothing_up(world):
 @pytest.mark.ci
 def test_a_late_commit_starts_nothing_twice(world):
     """Of a job that has ended and is gone: the journal in the cluster knows it."""
-    from tracing_2pc.launch import SuspendedJob
-    from tracing_2pc.store import open_log
-
     done = world.launch()
-    log = open_log(world.settings.log)
-    record = log.read(done.transaction)
-    log.close()
-    (receipt,) = record.chosen("launch-job")
+    (handle,) = world.handles(done.transaction, "launch-job")
     (name,) = world.jobs()
     world.kubelet.cluster.delete("Job", "default", name)
     assert world.jobs() == {}
-    SuspendedJob().commit(receipt.handle)
+    SuspendedJob().commit(handle)
     assert world.jobs() == {}
     assert len(world.kubelet.started) == 1
 
@@ -589,15 +573,14 @@ def test_a_late_commit_starts_nothing_twice(world):
 def test_of_two_who_make_a_deleted_job_again_one_starts_it(world, monkeypatch):
     """The other was slow: it lets go of what it has read, and of nothing newer."""
     world.kubelet.lingering.set()
-    world.limits |= {"on_pending": "fail", "inline_tries": 1}
+    world.gives_up()
     world.launch()
     world.pushes("second")
     with pytest.raises(CommitPendingError) as pending:
         world.launch()
-    with contextlib.closing(open_log(world.settings.log)) as log:
-        record = log.read(TransactionId.parse(pending.value.transaction_id))
-    (receipt,) = record.chosen("launch-job")
-    name = receipt.handle["object"]["metadata"]["name"]
+    id_ = TransactionId.parse(pending.value.transaction_id)
+    (handle,) = world.handles(id_, "launch-job")
+    name = handle["object"]["metadata"]["name"]
     world.kubelet.cluster.delete("Job", "default", name)
     world.kubelet.let_go()
     make_again = SuspendedJob._create_again
@@ -610,7 +593,7 @@ def test_of_two_who_make_a_deleted_job_again_one_starts_it(world, monkeypatch):
         with monkeypatch.context() as quick:
             quick.setattr(SuspendedJob, "_note", killed)
             with pytest.raises(CrashError):
-                SuspendedJob().commit(receipt.handle)
+                SuspendedJob().commit(handle)
         assert (name, True) in world.jobs().items()
         try:
             make_again(*about)
@@ -618,7 +601,7 @@ def test_of_two_who_make_a_deleted_job_again_one_starts_it(world, monkeypatch):
             world.kubelet.cluster.delete("Job", "default", name)
 
     monkeypatch.setattr(SuspendedJob, "_create_again", make_again_late)
-    SuspendedJob().commit(receipt.handle)
+    SuspendedJob().commit(handle)
     assert [started for started, _ in world.kubelet.started].count(name) == 1
 
 
@@ -630,9 +613,7 @@ def test_a_late_commit_sets_no_tag_back(world, late, standing):
     handles = []
     for text in ("first", "second"):
         world.pushes(text)
-        of = world.launch().transaction
-        with contextlib.closing(open_log(world.settings.log)) as log:
-            handles += [r.handle for r in log.read(of).chosen("launch-image")]
+        handles += world.handles(world.launch().transaction, "launch-image")
     live = world.live
     if standing != "the newest":
         name = world.repository.name.partition("/")[2]
@@ -643,12 +624,6 @@ def test_a_late_commit_sets_no_tag_back(world, late, standing):
         of_hand = {"schemaVersion": 2, "mediaType": kind, "manifests": []}
         world.repository.put("live", Manifest(kind, json.dumps(of_hand).encode()))
     before = world.live
-    with contextlib.closing(open_log(world.settings.log)) as log:
+    with world.log() as log:
         BuiltImage(place_of=launching._place_of(log)).commit(handles[late])
     assert world.live == (live if late == 1 else before)
-
-
-def _application(world) -> str:
-    from tracing_2pc.launch import LaunchFile
-
-    return LaunchFile.read(world.write()).application

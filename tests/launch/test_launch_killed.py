@@ -96,7 +96,7 @@ def recovers(world, *words: str) -> None:
 
 def run_out(world, id_: str) -> None:
     """Let its time be over: the log has a deadline that has passed."""
-    with contextlib.closing(open_log(world.settings.log)) as log:
+    with world.log() as log:
         record = log.read(TransactionId.parse(id_))
     over = dataclasses.replace(record, deadline=record.started)
     told = {"deadline": over.deadline, "checksum": checksum_of(over)}
@@ -151,7 +151,7 @@ def test_what_was_not_decided_is_ended_by_anybody(launched, point, by):
     before, jobs = launched.live, launched.jobs()
     kill(launched, point)
     (launched.folder / "job.yaml").rename(launched.folder / "elsewhere.yaml")
-    id_ = command(launched, "ls", "--log-only").stdout.split("\n")[1].split()[0]
+    id_ = _only(launched)
     recovers(launched)
     assert f"{id_} active" in _listed(launched)  # its time is not over
     if by == "timeout":
@@ -183,7 +183,7 @@ def test_what_was_decided_is_finished_by_anybody(launched, point):
     """By `recover`, which has neither the file nor Spark."""
     kill(launched, point)
     if point == "delivery.between_commits":
-        id_ = command(launched, "ls", "--log-only").stdout.split("\n")[1].split()[0]
+        id_ = _only(launched)
         told = command(launched, "explain", id_).stdout
         assert "or by `tracing-2pc recover`" in " ".join(told.split())
         assert "no other process" not in " ".join(told.split())
@@ -197,7 +197,7 @@ def test_who_waits_for_a_launch_hears_how_it_ended(world):
     command(world, "init")
     world.item["build"]["command"] = ["false"]
     assert command(world, "launch", world.write()).returncode == 2
-    id_ = command(world, "ls", "--log-only").stdout.split("\n")[1].split()[0]
+    id_ = _only(world)
     told = " ".join(command(world, "explain", id_).stdout.split())
     assert "launch`, by --again or of a changed file, tries batch 0 again" in told
     assert "next start of the query" not in told
@@ -323,6 +323,11 @@ def _told_of(world, name: str) -> str | None:
     spec = world.kubelet.named("Job")[name]["spec"]["template"]["spec"]
     told = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
     return told.get("TRACEPARENT")
+
+
+def _only(world) -> str:
+    """Return the id of the launch that is listed."""
+    return command(world, "ls", "--log-only").stdout.split("\n")[1].split()[0]
 
 
 def _listed(world) -> str:

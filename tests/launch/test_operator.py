@@ -17,7 +17,6 @@ from support.programs import ran
 from support.waiting import PAUSE, until
 
 from tracing_2pc.core.errors import TwoPhaseError
-from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.operator import _ENDED, KIND, Operator
@@ -56,19 +55,29 @@ def resource(world) -> dict[str, Any]:
 @contextlib.contextmanager
 def operator(world) -> Iterator[None]:
     """Run one in this process, as `operator run` does."""
-    log = open_log(world.settings.log)
-    looking = Operator(Cluster.load(), "default", log, world.settings)
-    stopping = threading.Event()
-    thread = threading.Thread(target=looking.run, args=(stopping, PAUSE))
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join()
-        for under_way in looking._under_way.values():
-            under_way.thread.join()
-        log.close()
+    with world.log() as log:
+        looking = Operator(Cluster.load(), "default", log, world.settings)
+        stopping = threading.Event()
+        thread = threading.Thread(target=looking.run, args=(stopping, PAUSE))
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join()
+            for under_way in looking._under_way.values():
+                under_way.thread.join()
+
+
+def launch_late(world, read: dict[str, Any]) -> Any:
+    """Let an operator launch what it has read before; return how that ended."""
+    with world.log() as log:
+        late = Operator(Cluster.load(), "default", log, world.settings)
+        with contextlib.suppress(TwoPhaseError):  # no status of what is gone
+            late._look_at(read)
+        (begun,) = late._under_way.values()
+        begun.thread.join()
+    return begun
 
 
 @contextlib.contextmanager
@@ -95,6 +104,14 @@ def reaches(world, phase: str, name: str = "totals") -> dict[str, Any]:
 
 def change(world, name: str = "totals", **spec: Any) -> None:
     assert world.kubelet.cluster.patch(KIND, "default", name, {"spec": spec})
+
+
+def delete(world) -> None:
+    world.kubelet.cluster.delete(KIND, "default", "totals")
+
+
+def is_gone(world) -> None:
+    until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
 
 
 def test_a_resource_is_launched(world, resource):
@@ -149,23 +166,8 @@ def test_a_resource_that_is_wrong_says_so(world, resource):
     with operator(world):
         told = reaches(world, "Failed")
         assert "name it by its digest" in told["message"]
-        world.kubelet.cluster.delete(KIND, "default", "totals")
-        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
-
-
-@pytest.mark.ci
-def test_a_deletion_waits_for_the_decision(world, resource):
-    """Then what runs is stopped and deleted, and the resource is gone."""
-    world.kubelet.tasks["push"] = ["sleep", "infinity"]
-    world.kubelet.cluster.create(resource)
-    with operator(world):
-        reaches(world, "Preparing")
-        until(lambda: world.kubelet.named("TaskRun"))
-        world.kubelet.cluster.delete(KIND, "default", "totals")
-        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
-    assert world.jobs() == {}
-    assert world.generations() == []
-    assert world.kubelet.named("TaskRun") == {}
+        delete(world)
+        is_gone(world)
 
 
 @pytest.mark.ci
@@ -177,12 +179,12 @@ def test_a_deletion_after_the_decision_waits_for_its_end(world, resource):
         world.kubelet.lingering.set()
         change(world, job={"source": "second"})
         reaches(world, "Committing")
-        world.kubelet.cluster.delete(KIND, "default", "totals")
+        delete(world)
         assert world.generations() == [1, 2]
         world.kubelet.let_go()
-        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+        is_gone(world)
     assert world.jobs() == {}
-    states = [s.state for s in _launches(world)]
+    states = [s.state for s in world.launches()]
     assert states == [TransactionState.COMMITTED] * 2
 
 
@@ -194,8 +196,8 @@ def test_a_resource_that_was_spoilt_takes_its_job_along(world, resource):
         reaches(world, "Committed")
         change(world, participants=[])  # then the image needs a digest
         reaches(world, "Failed")
-        world.kubelet.cluster.delete(KIND, "default", "totals")
-        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+        delete(world)
+        is_gone(world)
     assert world.jobs() == {}
 
 
@@ -206,44 +208,13 @@ def test_a_deletion_that_waits_holds_up_nobody(world, resource):
     with operator(world):
         reaches(world, "Committed")
         world.kubelet.lingering.set()
-        world.kubelet.cluster.delete(KIND, "default", "totals")
+        delete(world)
         resource["metadata"]["name"] = "other"
         world.kubelet.cluster.create(resource)
         reaches(world, "Committed", "other")
         assert world.kubelet.cluster.get(KIND, "default", "totals") is not None
         world.kubelet.let_go()
-        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
-
-
-@pytest.mark.ci
-def test_what_was_rolled_back_is_deleted_at_once(world, resource):
-    """There is nothing to wait for."""
-    world.kubelet.tasks["push"] = ["false"]
-    world.kubelet.cluster.create(resource)
-    with operator(world):
-        reaches(world, "RolledBack")
-        world.kubelet.cluster.delete(KIND, "default", "totals")
-        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
-
-
-def _launches(world) -> list[Any]:
-    log = open_log(world.settings.log)
-    try:
-        return log.transactions(TransactionFilter())
-    finally:
-        log.close()
-
-
-@pytest.mark.ci
-def test_a_running_job_is_deleted_with_its_resource(world, resource):
-    """And its pods."""
-    world.kubelet.cluster.create(resource)
-    with operator(world):
-        reaches(world, "Committed")
-        world.kubelet.cluster.delete(KIND, "default", "totals")
-        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
-    assert world.jobs() == {}
-    assert world.kubelet.named("Pod") == {}
+        is_gone(world)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +253,10 @@ def hold(world, phase: str) -> None:
         taken: list[str] = []
         world.fails(fault)
         return
+    if phase in {"Preparing", "RolledBack"}:
+        never = ["sleep", "infinity"]
+        world.kubelet.tasks["push"] = never if phase == "Preparing" else ["false"]
+        return
     if phase == "RollingBack":
         pushes = world.kubelet.tasks["push"]
         world.kubelet.tasks["push"] = ["sh", "-c", '"$@"; exit 1', "sh", *pushes]
@@ -309,7 +284,7 @@ def test_an_operator_that_is_killed_in_a_phase(world, resource, phase, then):
     world.kubelet.cluster.patch(KIND, "default", "totals", forgotten, "status")
     with operator(world):
         told = reaches(world, then)
-    (only,) = _launches(world)
+    (only,) = world.launches()
     assert told["transaction"] == str(only.transaction)
     if then == "RolledBack":
         assert not world.staged(only.transaction)
@@ -321,8 +296,11 @@ def test_an_operator_that_is_killed_in_a_phase(world, resource, phase, then):
     "phase",
     [
         pytest.param("Pending", marks=pytest.mark.nightly),
+        pytest.param("Preparing", marks=pytest.mark.ci),
         pytest.param("Prepared", marks=pytest.mark.ci),
+        pytest.param("Committed", marks=pytest.mark.ci),
         pytest.param("RollingBack", marks=pytest.mark.nightly),
+        pytest.param("RolledBack", marks=pytest.mark.ci),
         pytest.param("Failed", marks=pytest.mark.ci),
     ],
 )
@@ -333,33 +311,36 @@ def test_a_deletion_in_each_phase(world, resource, phase, monkeypatch, caplog):
         points = {"driver.after_votes": go_on.wait}
         wait = lambda point: points.get(point, bool)()  # noqa: E731
         monkeypatch.setattr(coordinator, "failpoint", wait)
-    else:
+    elif phase != "Committed":
         hold(world, phase)
     world.kubelet.cluster.create(resource)
     with operator(world):
         reaches(world, phase)
-        world.kubelet.cluster.delete(KIND, "default", "totals")
+        if phase == "Preparing":
+            until(lambda: world.kubelet.named("TaskRun"))
+        delete(world)
         if phase in {"RollingBack", "Failed"}:
             until(lambda: ".0.1 is not finished" in caplog.text)
-        if phase != "Pending":
+        if phase in {"Prepared", "RollingBack", "Failed"}:
             assert world.kubelet.cluster.get(KIND, "default", "totals") is not None
         go_on.set()
         world.fails(lambda _method, _path: None)
         if phase == "Failed":
-            (only,) = _launches(world)
+            (only,) = world.launches()
             about = ["--conclude", "mixed", "--yes", "--reason", "the layers are gone"]
             resolve = ["resolve", str(only.transaction), *about]
             told = {**os.environ, "TPC_LOG": world.settings.log}
             line = [sys.executable, "-m", "tracing_2pc", *resolve]
             done = ran(line, env=told)
             assert done.returncode == 0, done.stdout + done.stderr
-        until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+        is_gone(world)
     assert world.jobs() == {}
     assert world.kubelet.named("Pod") == {}
-    for launched in _launches(world):
+    for launched in world.launches():
         assert launched.state in _ENDED
         committed = launched.state is TransactionState.COMMITTED
         assert phase == "Failed" or world.generations() == [1] * committed
+        assert committed or phase == "Failed" or not world.kubelet.named("TaskRun")
 
 
 @pytest.mark.ci
@@ -398,17 +379,11 @@ def test_what_an_operator_read_long_ago_is_not_launched(world, resource, meanwhi
             reaches(world, "Committed")
         else:
             old["spec"]["job"]["source"] = "second"  # the first has not seen it
-            world.kubelet.cluster.delete(KIND, "default", "totals")
-            until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
-    before = world.jobs(), world.generations(), len(_launches(world))
-    log = open_log(world.settings.log)
-    late = Operator(Cluster.load(), "default", log, world.settings)
-    with contextlib.suppress(TwoPhaseError):  # no status of what is gone
-        late._look_at(old)
-    (begun,) = late._under_way.values()
-    begun.thread.join()
-    log.close()
-    assert (world.jobs(), world.generations(), len(_launches(world))) == before
+            delete(world)
+            is_gone(world)
+    before = world.jobs(), world.generations(), len(world.launches())
+    launch_late(world, old)
+    assert (world.jobs(), world.generations(), len(world.launches())) == before
 
 
 @pytest.mark.ci
@@ -425,21 +400,15 @@ def test_a_resource_that_another_operator_has_withdrawn_is_not_launched(
 
     def deleted_before(self: Any, *args: Any, **how: Any) -> Any:
         monkeypatch.setattr(coordinator.Coordinator, "apply", begin)
-        world.kubelet.cluster.delete(KIND, "default", "totals")
+        delete(world)
         with operator(world):
-            until(lambda: world.kubelet.cluster.get(KIND, "default", "totals") is None)
+            is_gone(world)
         return begin(self, *args, **how)
 
     monkeypatch.setattr(coordinator.Coordinator, "apply", deleted_before)
-    log = open_log(world.settings.log)
-    late = Operator(Cluster.load(), "default", log, world.settings)
-    late._look_at(read)
-    (begun,) = late._under_way.values()
-    begun.thread.join()
-    log.close()
-    assert "was deleted" in begun.error
+    assert "was deleted" in launch_late(world, read).error
     assert world.jobs() == {}
-    assert next(iter(_launches(world))).state is TransactionState.ABORTED
+    assert next(iter(world.launches())).state is TransactionState.ABORTED
 
 
 @pytest.mark.ci
