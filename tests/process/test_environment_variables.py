@@ -204,6 +204,7 @@ def tls(here: Here, signal: str) -> None:
     with receiving("http/protobuf", made) as receiver:
         here.set(**{BOTH: receiver.endpoint, here.variable: others.pop(kind)})
         here.set(**{f"OTEL_EXPORTER_OTLP_{n}": v for n, v in others.items()})
+        here.set(OTEL_EXPORTER_OTLP_TIMEOUT=f"{PATIENT}")
         assert send(signal)
         here.patch.delenv(here.variable)
         here.set(OTEL_EXPORTER_OTLP_TIMEOUT=f"{AT_ONCE}")
