@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import signal
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,8 +28,6 @@ from participants.processes import Process
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import (
-    BranchContext,
-    BranchId,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -36,9 +35,9 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.spark.tasks import read_receipts
+from tracing_2pc.testing.sink_job import Tasks
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 APPLICATION = "fence"
@@ -129,14 +128,11 @@ class Query:
         self, record: TransactionRecord, partition: int, task_attempt: int | None = None
     ) -> tuple[Receipt, ...]:
         """Write one partition as a branch of its own, and vote."""
-        branch = BranchId(
-            partition, partition if task_attempt is None else task_attempt
-        )
-        names = tuple(participants_of(self.sink))
-        context = BranchContext(record.id, branch, names, record.carrier)
+        branch = f"{partition}.{partition if task_attempt is None else task_attempt}"
         read = numbers(self.after + record.id.batch)
         rows = [{"value": value} for value in read[partition::PARTITIONS]]
-        return write_branch(self.sink, context, [pa.RecordBatch.from_pylist(rows)])
+        batch = pa.RecordBatch.from_pylist(rows)
+        return Tasks(self.sink, record).write_arrow(branch, [batch])
 
 
 def sink_to(a: str, b: str) -> ParticipantSink:
@@ -170,6 +166,12 @@ class Service:
     def held(self) -> Counter[int]:
         """Return what its readers see, each row as often as it is there."""
         return held(self.database)
+
+    def age(self) -> None:
+        """Let what is prepared be an hour old."""
+        with contextlib.closing(sqlite3.connect(self.database)) as journal:
+            journal.execute("UPDATE numbers_tpc_branch SET since = since - 3600")
+            journal.commit()
 
     def in_doubt(self) -> int:
         """Count the branches that wait for a decision."""

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import shlex
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,11 +54,8 @@ class World:
         return query, query.decide()
 
     def wait_as_orphans_must(self) -> None:
-        """Let what is prepared be an hour old."""
-        for service in (self.services.a, self.services.b):
-            with contextlib.closing(sqlite3.connect(service.database)) as journal:
-                journal.execute("UPDATE numbers_tpc_branch SET since = since - 3600")
-                journal.commit()
+        self.services.a.age()
+        self.services.b.age()
 
     def lose_halfway(self) -> tuple[Query, TransactionRecord]:
         """Lose the log after batch 3 was decided commit, and only a was told."""
