@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from support.kinds import sqlite_url
 from support.participant import World
-from support.waiting import AT_LAST
+from support.waiting import AT_LAST, until
 
 from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.relay import Relay
 
 
@@ -69,6 +70,20 @@ def publishing(
 
 def publish(broker: Broker | str, topic: str, folder: Path) -> None:
     assert publishing(broker, topic, folder).wait(AT_LAST) == 0
+
+
+def asleep(
+    broker: Broker, topic: str, folder: Path, point: str
+) -> subprocess.Popen[bytes]:
+    """Start a process that publishes, and return when it has stopped at a point."""
+    process = publishing(broker, topic, folder, point, "STOP")
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return process
+
+
+def drain(world: World, process: Publisher) -> None:
+    """Take turns until nothing is left to publish."""
+    until(lambda: (process.turn(), world.visible())[1] == 0)
 
 
 def assert_once(seen: Sequence[Any], *batches: int) -> None:

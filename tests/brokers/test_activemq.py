@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.activemq import Broker
 from support.branches import ONE, TRACE, Branch, orders, records
+from support.brokers import NEEDS_ACTIVEMQ
 from support.cable import Cable, Link
 from support.kinds import sqlite_url
 from support.participant import World, end, keep
@@ -23,7 +24,7 @@ from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
 
 from brokers.publish import relay_of
-from brokers.publishing import assert_once, outbox, publish, publishing
+from brokers.publishing import assert_once, drain, outbox, publish, publishing
 from participants.processes import free_ports
 from tracing_2pc.activemq import ActiveMQIntake, ActiveMQRelay
 from tracing_2pc.activemq.connection import BrokerError, Brokers
@@ -35,9 +36,7 @@ from tracing_2pc.outbox.relay import Message, Position, Publication
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.skipif(
-        not os.environ.get("TPC_ACTIVEMQ"), reason="asked by `make test-brokers`"
-    ),
+    NEEDS_ACTIVEMQ,
 ]
 TEXTS = texts("activemq")
 SECRET = "secret1"
@@ -237,15 +236,21 @@ def test_no_token_or_two_stop_the_relay(
 
 
 @pytest.fixture
-def guarded(activemq: Broker, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A broker that asks for TLS and a login; `relay` may do what the page says."""
+def guarded(
+    activemq: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """A broker that asks for TLS and a login; `relay` may do what the page says.
+
+    And what a relay is told of it.
+    """
+    monkeypatch.setenv("BROKER_PASSWORD", SECRET)
     jvm = activemq.gateway().jvm
     store, ca = tmp_path / "store", tmp_path / "ca.pem"
-    about = ["-keystore", store, "-storepass", SECRET, "-alias", "broker"]
+    kept = ["-keystore", store, "-storepass", SECRET, "-alias", "broker"]
     made = ["-genkeypair", "-keyalg", "RSA", "-dname", "CN=broker"]
     keytool = Path(os.environ["JAVA_HOME"]) / "bin" / "keytool"
-    subprocess.run([keytool, *made, "-ext", "san=ip:127.0.0.1", *about], check=True)
-    subprocess.run([keytool, "-exportcert", "-rfc", "-file", ca, *about], check=True)
+    subprocess.run([keytool, *made, "-ext", "san=ip:127.0.0.1", *kept], check=True)
+    subprocess.run([keytool, "-exportcert", "-rfc", "-file", ca, *kept], check=True)
     for name, value in (("keyStore", store), ("keyStorePassword", SECRET)):
         jvm.java.lang.System.setProperty(f"javax.net.ssl.{name}", str(value))
     security = jvm.org.apache.activemq.security
@@ -271,21 +276,18 @@ def guarded(activemq: Broker, tmp_path: Path) -> Iterator[tuple[str, Path]]:
     (port,) = free_ports(1)
     broker.addConnector(f"stomp+ssl://127.0.0.1:{port}")
     broker.start()
-    yield f"127.0.0.1:{port}", ca
+    about = {"user": "relay", "password": "env:BROKER_PASSWORD", "ca": str(ca)}
+    yield f"127.0.0.1:{port}", about
     broker.stop()
 
 
 @pytest.mark.nightly
 def test_what_the_broker_refuses_holds_back_its_application_only(
-    guarded: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     """By TLS, with a login, and the rights that the manual names and no others."""
-    address, ca = guarded
-    monkeypatch.setenv("BROKER_PASSWORD", SECRET)
-    login = {"user": "relay", "password": "env:BROKER_PASSWORD"}
-    relay = ActiveMQRelay(
-        address, queue=lambda record: str(record["queue"]), ca=str(ca), **login
-    )
+    address, login = guarded
+    relay = ActiveMQRelay(address, queue=lambda record: str(record["queue"]), **login)
     world = outbox(sqlite_url(tmp_path), relay)
     keep(world, "returns.1.1", records(queue=["other"]))
     keep(world, "orders.1.1", records(queue=["guarded.a"]))
@@ -298,9 +300,8 @@ def test_what_the_broker_refuses_holds_back_its_application_only(
     process.stop()
     end(world.resource)
     for changed in ({"ca": None}, {"user": "nobody"}):
-        about = {"ca": str(ca), **login, **changed}
         with pytest.raises(BrokerError):
-            ActiveMQRelay(address, queue="q", **about).take_over("a")
+            ActiveMQRelay(address, queue="q", **{**login, **changed}).take_over("a")
 
 
 FAULTS = {
@@ -349,9 +350,7 @@ def test_a_cable_that_fails_costs_nothing(
     keep(world, "orders.2.1", records(id=[*range(100)], note=["x" * 100_000] * 100))
     cable.fail(sign, fault)
     process = publisher(world, relay, PATIENT)
-    until(
-        lambda: (process.turn(), world.resource.gauges()["tpc.outbox.backlog"])[1] == 0
-    )
+    drain(world, process)
     assert cable.failed.is_set()
     process.stop()
     relay.close()
@@ -364,32 +363,21 @@ def test_a_cable_that_fails_costs_nothing(
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", [Link.be_silent, Link.read_no_further])
 def test_a_cable_that_fails_behind_tls(
-    guarded: tuple[str, Path],
+    guarded: tuple[str, dict[str, str]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[Link], None],
 ) -> None:
     """Nobody waits for it without end, and the next connection is a good one."""
-    address, ca = guarded
-    monkeypatch.setenv("BROKER_PASSWORD", SECRET)
-    login = {"user": "relay", "password": "env:BROKER_PASSWORD"}
+    address, login = guarded
     with Cable(address).laid() as cable:
-        relay = ActiveMQRelay(cable.place, queue="guarded.a", ca=str(ca), **login)
+        relay = ActiveMQRelay(cable.place, queue="guarded.a", **login)
         world = outbox(sqlite_url(tmp_path), relay)
         process = publisher(world, relay, PATIENT)
         keep(world, "orders.1.1", ONE)
-        until(
-            lambda: (
-                (process.turn(), world.resource.gauges()["tpc.outbox.backlog"])[1] == 0
-            )
-        )
+        drain(world, process)
         keep(world, "orders.2.1", records(id=[*range(100)], note=["x" * 100_000] * 100))
         cable.fail(b"", fault)
-        until(
-            lambda: (
-                (process.turn(), world.resource.gauges()["tpc.outbox.backlog"])[1] == 0
-            )
-        )
+        drain(world, process)
         assert cable.failed.is_set()
         process.stop()
         relay.close()

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import IsolationLevel, Producer
 from confluent_kafka.admin import NewTopic
 from support.branches import ONE, OTHER, Branch, orders, records
-from support.databases import url
+from support.brokers import NEEDS_KAFKA
 from support.kinds import sqlite_url
 from support.participant import World, end, keep
 from support.relay import expire
@@ -26,22 +26,16 @@ from support.waiting import AT_LAST, PATIENT, SOON, until
 
 from bench.kafka_broker import SECRET, Broker, running
 from brokers import kills, wire
-from brokers.publishing import assert_once, outbox, publish, publishing
-from tracing_2pc.core.names import FAILPOINTS
+from brokers.publishing import asleep, assert_once, outbox, publish, publishing
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.participant.requests import RequestQuery
 
-__all__ = ["url"]
-
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.skipif(
-        not os.environ.get("TPC_KAFKA"), reason="asked by `make test-brokers`"
-    ),
+    NEEDS_KAFKA,
 ]
-POINTS = [point for point in FAILPOINTS if point.startswith("relay.")]
 LARGE = records(id=[1], note=["x" * 100_000])
 ROUNDS = 20
 TEXTS = texts("kafka")
@@ -354,8 +348,7 @@ def test_the_broker_is_a_week_older(tmp_path: Path, point: str) -> None:
         keep(world, "orders.1.1", ONE)
         publish(broker, topic, tmp_path)
         keep(world, "orders.2.1", ONE)
-        slept = publishing(broker, topic, tmp_path, point, "STOP")
-        os.waitid(os.P_PID, slept.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        slept = asleep(broker, topic, tmp_path, point)
         broker.kill()
         broker.start("faketime", "-f", "+8d")
         if point == "relay.after_fence":  # no transaction is open

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from backends.backend import Backend, Span
 from crash.deaths import variables
 from support.activemq import Broker
 from support.branches import TRACE
+from support.brokers import NEEDS_ACTIVEMQ
 from support.waiting import ANSWERED, AT_LAST, until
 
 from participants.processes import (
@@ -32,9 +32,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.ci,
     pytest.mark.spark,
-    pytest.mark.skipif(
-        not os.environ.get("TPC_ACTIVEMQ"), reason="asked by `make test-brokers`"
-    ),
+    NEEDS_ACTIVEMQ,
 ]
 TOKEN = "shop-token-0123456789"
 

@@ -16,7 +16,7 @@ from support.participant import World, database_of, end, keep
 from support.waiting import AT_LAST, until
 
 from brokers.publish import relay_of
-from brokers.publishing import Broker, assert_once, outbox, publish, publishing
+from brokers.publishing import Broker, asleep, assert_once, outbox, publish, publishing
 from tracing_2pc.core.names import FAILPOINTS
 
 pytestmark = pytest.mark.broker
@@ -72,8 +72,7 @@ def test_a_relay_sleeps_beside_its_successor(
         keep(world, f"orders.{number}.1", ONE)
     # At the second publication: the first has no position to take out.
     armed = point if point == "relay.after_fence" else f"{point}:2"
-    slept = publishing(broker, topic, tmp_path, armed, "STOP")
-    os.waitid(os.P_PID, slept.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    slept = asleep(broker, topic, tmp_path, armed)
     publish(broker, topic, tmp_path)
     keep(world, "orders.3.1", ONE)
     os.killpg(slept.pid, signal.SIGCONT)
@@ -89,8 +88,7 @@ def test_the_broker_is_killed(
     """While a transaction is open there: a relay waits for it, and goes on."""
     for number in (1, 2, 3):
         keep(world, f"orders.{number}.1", ONE)
-    slept = publishing(broker, topic, tmp_path, f"{point}:2", "STOP")
-    os.waitid(os.P_PID, slept.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    slept = asleep(broker, topic, tmp_path, f"{point}:2")
     broker.kill()
     os.killpg(slept.pid, signal.SIGCONT)
     broker.start()

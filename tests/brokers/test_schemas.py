@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro import schemaless_reader
 from google.protobuf.type_pb2 import EnumValue
 from support.branches import Branch, records
+from support.brokers import NEEDS_KAFKA
 from support.kinds import sqlite_url
 from support.participant import World, end, keep
 from support.texts import texts
@@ -32,9 +32,7 @@ from tracing_2pc.outbox.publisher import Publisher
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.ci,
-    pytest.mark.skipif(
-        not os.environ.get("TPC_KAFKA"), reason="asked by `make test-brokers`"
-    ),
+    NEEDS_KAFKA,
 ]
 TEXTS = texts("schemas")
 LOGIN = {"basic.auth.user.info": "env:TPC_TEST_REGISTRY"}

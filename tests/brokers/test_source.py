@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from support.brokers import NEEDS_KAFKA
 from support.killed import Crash
+from support.programs import ran
 from support.waiting import PATIENT, until
 
 from bench.kafka_broker import Broker, Seen
@@ -25,9 +27,7 @@ from tracing_2pc.testing import read_trace_file
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.skipif(
-        not os.environ.get("TPC_KAFKA"), reason="asked by `make test-brokers`"
-    ),
+    NEEDS_KAFKA,
 ]
 WINDOW = 10
 Sale = tuple[int, str, int]
@@ -92,15 +92,9 @@ def test_sums_of_windows(broker: Broker, tmp_path: Path) -> None:
 def test_the_demo(tmp_path: Path) -> None:
     """Two days, from a topic to a ledger and a topic, through three kills."""
     command = [sys.executable, "-m", "tracing_2pc", "demo", "--kafka", "--json"]
-    done = subprocess.run(
-        [*command, "--batches", "2", "--embedded", "sqlite"],
-        cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command += ["--batches", "2", "--embedded", "sqlite"]
+    told = os.environ | {"TMPDIR": str(tmp_path)}
+    done = ran(command, cwd=tmp_path, env=told, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["batches"], found["records"], found["kills"]) == (2, 1785, 3)

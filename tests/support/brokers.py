@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import pytest
+
 from support.waiting import AT_LAST
+
+_WHY = "asked by `make test-brokers`"
+NEEDS_KAFKA = pytest.mark.skipif(not os.environ.get("TPC_KAFKA"), reason=_WHY)
+NEEDS_ACTIVEMQ = pytest.mark.skipif(not os.environ.get("TPC_ACTIVEMQ"), reason=_WHY)
 
 Kind = TypeVar("Kind", bound="Node")
 
