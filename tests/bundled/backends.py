@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from backends.demo_path import DemoPath
 from backends.jaeger import Jaeger
-from support.served import served
+from support.served import StandIn, served
 from support.telemetry import PATH
 from support.waiting import AT_LAST
 
@@ -82,17 +82,11 @@ def webhook() -> Iterator[Webhook]:
     (port,) = free_ports(1)
     heard = Webhook(port)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            body = json.loads(self.rfile.read(length))
+    class Handler(StandIn):
+        def do_POST(self) -> None:  # noqa: N802 - as http.server has it
+            body = json.loads(self.body())
             heard.calls.append(Call(self.path, body, time.monotonic()))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.answer(200)
 
     with served(http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)):
         yield heard

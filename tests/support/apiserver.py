@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import urllib3
 import yaml
 
+from participants.processes import free_ports
 from support.programs import ran
 from support.waiting import until
 from tracing_2pc.launch.cluster import Cluster, ClusterError
@@ -26,20 +26,13 @@ KINDS = ("TransactionalSparkJob", "Job", "Deployment", "TaskRun", "Pod", "Config
 _ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
-def _free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def apiserver(folder: Path) -> Iterator[tuple[str, str]]:
     """Run one with roles; yield its URL and the file with its certificate."""
     program = os.environ["TPC_KUBERNETES"]
     etcd = shutil.which("etcd", path=f"{CACHE / 'etcd'}:/usr/bin")
     assert etcd is not None, "tools/unpack etcd etcd-server"
-    clients, peers, port = _free(), _free(), _free()
+    clients, peers, port = free_ports(3)
     at, to = f"http://127.0.0.1:{clients}", f"http://127.0.0.1:{peers}"
     words = f"--data-dir {folder}/etcd --listen-client-urls {at}"
     words += f" --advertise-client-urls {at} --listen-peer-urls {to}"

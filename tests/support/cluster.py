@@ -12,14 +12,14 @@ import copy
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-from support.served import served
+from support.served import StandIn, served
 from support.waiting import PATIENT
 
 Object = dict[str, Any]
@@ -116,12 +116,11 @@ def fake_cluster(kubeconfig: Path) -> Iterator[tuple[FakeCluster, str]]:
     """Serve one at a URL, and write the file by which kubectl and launches find it."""
     cluster = FakeCluster()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(StandIn):
         protocol_version = "HTTP/1.1"
 
         def _serve(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            item = json.loads(self.rfile.read(length)) if length else None
+            item = json.loads(self.body() or b"null")
             is_ours = self.headers.get("Authorization") == f"Bearer {TOKEN}"
             fault = cluster.fault(self.command, self.path) if is_ours else None
             if fault == "hang":
@@ -133,17 +132,9 @@ def fake_cluster(kubeconfig: Path) -> Iterator[tuple[FakeCluster, str]]:
             if fault in {"lose", "hang"}:
                 self.close_connection = True
                 return
-            body = json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, json.dumps(found).encode(), "application/json")
 
         do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
-
-        def log_message(self, *_: Any) -> None:
-            pass
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         url = f"http://127.0.0.1:{server.server_address[1]}"

@@ -17,7 +17,7 @@ import grpc
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 
-from support.served import served
+from support.served import StandIn, served
 from support.waiting import AT_LAST
 
 SIGNALS = ("TRACES", "METRICS", "LOGS")
@@ -75,9 +75,9 @@ def receiving(protocol: str, certificate: Path | None = None) -> Iterator[OtlpRe
 
 @contextlib.contextmanager
 def _http(receiver: OtlpReceiver, certificate: Path | None) -> Iterator[None]:
-    class Connection(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+    class Connection(StandIn):
+        def do_POST(self) -> None:  # noqa: N802 - as http.server has it
+            body = self.body()
             if self.headers.get("Content-Encoding") == "gzip":
                 body = zlib.decompress(body, 32 + zlib.MAX_WBITS)
             headers = {k.lower(): v for k, v in self.headers.items()}
@@ -85,12 +85,7 @@ def _http(receiver: OtlpReceiver, certificate: Path | None) -> Iterator[None]:
             receiver.go_on.wait(AT_LAST)
             receiver.requests.put(Request("http/protobuf", signal, headers, body))
             with contextlib.suppress(OSError):  # the client may have gone
-                self.send_response(receiver.statuses.get(signal, 200))
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
+                self.answer(receiver.statuses.get(signal, 200))
 
     class Server(http.server.ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:

@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 
 from support.branches import ONE, TRACE, Branch
 from support.files import FilePlace
-from support.served import served
+from support.served import StandIn, served
 from support.waiting import AT_LAST, until
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.outbox import Outbox
@@ -346,18 +346,11 @@ class PartnerApi:
         self.answers: list[int] = []
         partner = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                body = json.loads(self.rfile.read(length))
+        class Handler(StandIn):
+            def do_POST(self) -> None:  # noqa: N802 - as http.server has it
+                body = json.loads(self.body())
                 partner.got.append((self.path, dict(self.headers), body))
-                status = partner.answers.pop(0) if partner.answers else 200
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
+                self.answer(partner.answers.pop(0) if partner.answers else 200)
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{server.server_port}"

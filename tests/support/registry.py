@@ -7,17 +7,18 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import urllib3
 
+from participants.processes import free_ports
 from support.programs import left_out
+from support.served import StandIn
 from support.waiting import PATIENT, until
 
 _UNPACKED = Path(__file__).parents[2] / ".cache" / "registry"
@@ -30,9 +31,7 @@ def registry(folder: Path) -> Iterator[str]:
     program = shutil.which("docker-registry", path=f"{_UNPACKED}:/usr/bin")
     if program is None:
         left_out("there is no docker-registry: `tools/registry` unpacks one")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{free.getsockname()[1]}"
+    host = f"127.0.0.1:{free_ports(1)[0]}"
     file = folder / "registry.yml"
     file.write_text(
         "version: 0.1\n"
@@ -73,19 +72,17 @@ class Front(ThreadingHTTPServer):
         return f"127.0.0.1:{self.server_address[1]}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(StandIn):
     server: Front
 
     def _serve(self) -> None:
         fault = self.server.fault(self.command, self.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.body()
         if fault == "hang":
             self.server.thawed.wait(PATIENT)
             return
         if fault == "refuse":
-            self.send_response(403)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(403)
             return
         url = f"http://{self.server.behind}{self.path}"
         told = dict(self.headers)
@@ -102,9 +99,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.data)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def _answers(host: str) -> bool:

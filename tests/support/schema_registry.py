@@ -15,20 +15,22 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+from support.served import StandIn
+
 
 def serve(port: int, login: str, file: Path) -> None:
     wanted = "Basic " + base64.b64encode(login.encode()).decode()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(StandIn):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
-            self.answer(200, {})
+        def do_GET(self) -> None:  # noqa: N802 - as http.server has it
+            self.tell(200, {})
 
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        def do_POST(self) -> None:  # noqa: N802 - as http.server has it
+            asked = json.loads(self.body())
             if self.headers["Authorization"] != wanted:
-                self.answer(401, {"error_code": 401, "message": "Unauthorized"})
+                self.tell(401, {"error_code": 401, "message": "Unauthorized"})
                 return
             subject = urllib.parse.unquote(self.path.split("/")[2])
             kept: dict[str, list[Any]] = json.loads(file.read_text())
@@ -41,7 +43,7 @@ def serve(port: int, login: str, file: Path) -> None:
                     f'for subject "{subject}", details: [{detail} and is missing in '
                     "the old schema]"
                 )
-                self.answer(409, {"error_code": 409, "message": message})
+                self.tell(409, {"error_code": 409, "message": message})
                 return
             if schema not in every:
                 every.append(schema)
@@ -49,18 +51,11 @@ def serve(port: int, login: str, file: Path) -> None:
             if number not in of:
                 of.append(number)
             file.write_text(json.dumps(kept))
-            self.answer(200, {"id": number + 1})
+            self.tell(200, {"id": number + 1})
 
-        def answer(self, status: int, body: Any) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
+        def tell(self, status: int, about: Any) -> None:
+            kind = "application/vnd.schemaregistry.v1+json"
+            self.answer(status, json.dumps(about).encode(), kind)
 
     if not file.exists():
         file.write_text(json.dumps({"schemas": []}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
 import socket
 import socketserver
@@ -18,6 +19,24 @@ from support.waiting import AT_LAST
 ROOT = Path(__file__).parents[2]
 
 Server = TypeVar("Server", bound=socketserver.TCPServer)
+
+
+class StandIn(http.server.BaseHTTPRequestHandler):
+    """A handler of a stand-in: it logs no request."""
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def answer(self, status: int, body: bytes = b"", kind: str = "") -> None:
+        self.send_response(status)
+        if kind:
+            self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
 
-from support.served import served
+from support.served import StandIn, served
 from support.waiting import AT_LAST, PATIENT
 from tracing_2pc.skywalking import propagator, sender
 from tracing_2pc.skywalking.start import start
@@ -105,14 +105,14 @@ _DEFAULTS: Final = {
 }
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _Answer(StandIn):
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - as http.server has it
         oap = self.server
         assert isinstance(oap, Oap)
         oap.asked.add(self.path)
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.loads(self.body())
         if oap.status == 200:
             oap.posts.append((self.path, dict(self.headers), body))
             if self.path == "/v3/segments":
@@ -122,9 +122,6 @@ class _Answer(BaseHTTPRequestHandler):
             self.send_header("location", f"{oap.url}/elsewhere")
         self.send_header("content-length", "0")
         self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
 
 
 @contextlib.contextmanager
