@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pb2
+from support.branches import committing
 from support.participant import select
 from support.programs import left_out, ran
 from support.texts import texts
@@ -27,7 +28,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
-from tracing_2pc.core.states import Decision, Refusal, TransactionState
+from tracing_2pc.core.states import Refusal
 from tracing_2pc.grpc import messages
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.testing import served, temporary_log
@@ -152,10 +153,7 @@ def test_it_takes_part_beside_a_participant_by_http(stock, ledger, moment):
 
 
 def record(transaction: TransactionId, *receipts: Receipt) -> TransactionRecord:
-    return TransactionRecord(
-        transaction, "run", TransactionState.COMMITTING, Decision.COMMIT, ("stock",),
-        frozenset(), {}, 0.0, receipts=receipts,
-    )  # fmt: skip
+    return committing(transaction, *receipts, participants=("stock",))
 
 
 @pytest.mark.nightly

@@ -53,6 +53,23 @@ class Branch:
         return {"branch": self.branch, "rows": self.rows, "digest": self.digest}
 
 
+def committing(
+    transaction: TransactionId, *receipts: Receipt, **changes: Any
+) -> TransactionRecord:
+    """What a log has on record when it has decided commit, unless told otherwise."""
+    about = {
+        "run": "run",
+        "state": TransactionState.COMMITTING,
+        "decision": Decision.COMMIT,
+        "participants": tuple(dict.fromkeys(one.participant for one in receipts)),
+        "acknowledged": frozenset(),
+        "carrier": {},
+        "started": 0.0,
+        "receipts": receipts,
+    }
+    return TransactionRecord(transaction, **{**about, **changes})
+
+
 def records(branch: str = "0.1", **columns: Any) -> Branch:
     """Make a branch of any columns."""
     table = pa.table(columns)

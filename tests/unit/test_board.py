@@ -43,7 +43,6 @@ def summary(
     batch: int,
     state: TransactionState = TransactionState.COMMITTED,
     *,
-    application: str = "orders",
     ago: float = 60,
     took: float = 2,
     decision: Decision | None = Decision.COMMIT,
@@ -52,7 +51,7 @@ def summary(
     decided = None if decision is None else NOW - ago
     open_ = state not in {TransactionState.COMMITTED, TransactionState.ABORTED}
     return TransactionSummary(
-        *(TransactionId(application, batch, 1), state, decision, NOW - ago - took),
+        *(TransactionId("orders", batch, 1), state, decision, NOW - ago - took),
         *(decided, None if open_ else NOW - ago, 10, more.get("reason"), {}),
         more.get("pending", ()),
     )

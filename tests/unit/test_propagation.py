@@ -24,7 +24,7 @@ PARENT = f"00-{TRACE}-{SPAN}-01"
 
 def sent_on(traceparent: str = PARENT, tracestate: str | None = None) -> dict[str, str]:
     """What goes out where this came in, and no span was opened in between."""
-    headers = {"Traceparent": traceparent, "Tracestate": tracestate}
+    headers = {"Traceparent": traceparent, "TRACESTATE": tracestate}
     given = {name: value for name, value in headers.items() if value is not None}
     carrier: dict[str, str] = {}
     propagation.inject(carrier, propagation.extract(given))

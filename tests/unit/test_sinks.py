@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 import pytest
+from support.branches import committing
 from support.texts import texts
 
 from tracing_2pc import ParticipantSink, traced_sink
@@ -27,11 +28,10 @@ from tracing_2pc.core.model import (
     BranchId,
     Receipt,
     TransactionId,
-    TransactionRecord,
 )
 from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.core.ports import SinkOptions, SystemClock, TwoPhaseCommitSink
-from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
+from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.sinks.members import option
@@ -414,8 +414,4 @@ def test_one_call_for_the_whole_transaction():
 
 
 def _record(receipts: tuple[Receipt, ...]) -> Any:
-    return TransactionRecord(
-        *(TransactionId("orders", 0, 1), "run", TransactionState.COMMITTING),
-        *(Decision.COMMIT, ("Typed",), frozenset(), {}, 0.0),
-        receipts=receipts,
-    )
+    return committing(TransactionId("orders", 0, 1), *receipts)

@@ -61,50 +61,20 @@ def test_what_is_written_is_never_too_long():
     assert all(name.startswith(cut) for cut in read[4:])
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        "1",
-        "1-a",
-        header() + "-",
-        header() + "-x",
-        header().rpartition("-")[0],
-        f" {header()}",
-        f"{header()},{header()}",
-        header(sampled="2"),
-        header(sampled=""),
-        header(sampled="01"),
-        header(sampled="true"),
-        header(index=""),
-        header(index="-1"),
-        header(index="+1"),
-        header(index="0x10"),
-        header(index="1.0"),
-        header(index="1 "),
-        header(index="2147483648"),
-        header(index="1" * 40),
-        header(index="²"),
-        header(index="½"),
-        header(index="٣"),
-        header(trace=""),
-        header(trace="%%%%"),
-        header(trace=b64("x")[:-1]),
-        header(trace=b64("x") + "\n"),
-        header(trace="QR=="),  # another spelling of b64("A")
-        header(trace=b64(b"\xff\xfe")),
-        header(trace=b64("a\r\nX: y")),
-        header(trace=b64("a\x00b")),
-        header(trace="ä"),
-        header(service=""),
-        header(instance=""),
-        header(endpoint=""),
-        header(peer=""),
-        header(trace=b64("x" * 2048)),
-        "1-" * 5000,
-    ],
-    ids=repr,
-)
+WRONG = {
+    "sampled": ["2", "", "01", "true"],
+    "index": ["", "-1", "+1", "0x10", "1.0", "1 ", "2147483648", "1" * 40, *"²½٣"],
+    "trace": ["", "%%%%", "ä", b64("x")[:-1], b64("x") + "\n", b64("x" * 2048)]
+    + [b64(text) for text in (b"\xff\xfe", "a\r\nX: y", "a\x00b")]
+    + ["QR=="],  # another spelling of b64("A")
+    **{name: [""] for name in ("service", "instance", "endpoint", "peer")},
+}
+NO_HEADER = ["", "1", "1-a", "1-" * 5000, f" {header()}", f"{header()},{header()}"]
+NO_HEADER += [f"{header()}-", f"{header()}-x", header().rpartition("-")[0]]
+IN_DOUBT = [header(**{field: v}) for field, values in WRONG.items() for v in values]
+
+
+@pytest.mark.parametrize("value", [*NO_HEADER, *IN_DOUBT], ids=repr)
 def test_what_is_in_doubt_is_absent(value):
     assert parse_sw8(value) is None
 

@@ -99,9 +99,11 @@ def test_flinks_names_need_no_naming(exported, kind, begin, pre_commit, recover,
     assert exported()[-1].attributes == {"tpc.phase": end}
 
 
-@pytest.mark.usefixtures("exported")
-def test_arguments_pass_unchanged():
-    """By position or by the names that the author gave them, more than we know of."""
+def test_arguments_pass_unchanged(exported):
+    """By position or by the names that the author gave them, more than we know of.
+
+    Of one branch, however its handle was given.
+    """
     sink = shipped(Snake())
     transaction = sink.begin_transaction()
     sink.invoke(transaction, 1, "context", strict=True)
@@ -113,22 +115,15 @@ def test_arguments_pass_unchanged():
         (transaction, 2, "other", False),
         (transaction,),
     ]
-    with pytest.raises(TypeError, match="handle"):
-        sink.commit(handle=transaction)
-
-
-def test_a_handle_by_name_is_the_same_branch(exported):
-    sink = shipped(Snake())
-    transaction = sink.begin_transaction()
-    sink.invoke(transaction=transaction, value=1, context=None)
-    sink.invoke(transaction, 2, None)
-    sink.pre_commit(transaction=transaction)
     assert span_tree(exported()) == [
         "Snake.begin",
         "  Snake.invoke",
         "  Snake.pre_commit",
+        "  Snake.commit",
     ]
     assert exported()[1].attributes["tpc.rows"] == 2
+    with pytest.raises(TypeError, match="handle"):
+        sink.commit(handle=transaction)
 
 
 def test_a_begin_without_context_takes_nothing_else():

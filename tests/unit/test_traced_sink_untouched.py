@@ -24,9 +24,9 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 class Sink(Plain):
     """Its handle is what it is given; it shows each phase what is in it."""
 
-    def __init__(self, handle: Any, seen: list[Any] | None = None) -> None:
+    def __init__(self, handle: Any) -> None:
         self.handle = handle
-        self.seen = seen
+        self.seen: list[Any] | None = None
 
     def begin(self):
         return self.handle

@@ -103,13 +103,17 @@ def from_task(message: Any) -> Any:
     return pickle.loads(pickle.dumps(message))
 
 
+def written(in_task: InTask, count: int, *about: Any, **task: Any) -> Any:
+    """Write by a task; return its message, as the process that commits has it."""
+    in_task(**{"partition": 0, **task})
+    message = from_task(shipped(Files(*about)).write(rows(count)))
+    in_task()
+    return message
+
+
 def test_a_batch_is_one_trace_from_task_to_commit(exported, in_task):
     """Two tasks and the commit share nothing but the messages; the root is there."""
-    messages = []
-    for partition in range(2):
-        in_task(partition)
-        messages.append(from_task(shipped(Files()).write(rows(partition + 3))))
-    in_task()
+    messages = [written(in_task, n + 3, partition=n) for n in range(2)]
     shipped(Files()).commit(messages, 7)
     assert span_tree(exported()) == [
         "Files.batch",
@@ -134,8 +138,7 @@ def test_a_batch_is_one_trace_from_task_to_commit(exported, in_task):
 
 def test_another_run_or_batch_is_another_trace(exported, in_task):
     for batch, run in (("7", "r"), ("8", "r"), ("7", "s")):
-        in_task(0, batch, run)
-        shipped(Files()).write(rows(1))
+        written(in_task, 1, batch=batch, run=run)
     assert len({span.context.trace_id for span in exported()}) == 3
 
 
@@ -182,10 +185,8 @@ def test_without_tracing_a_message_gets_nothing(in_task):
 
 def test_a_message_that_carries_nothing_leaves_the_root_to_its_task(exported, in_task):
     """No span lacks its parent; the commit is in a trace of its own."""
-    in_task(0)
-    message = from_task(shipped(Files(Closed)).write(rows(2)))
+    message = written(in_task, 2, Closed)
     assert message == Closed("a", 2)
-    in_task()
     shipped(Files(Closed)).commit([message], 7)
     assert span_tree(exported()) == ["Files.batch", "  Files.write", "Files.commit"]
     assert exported()[1].attributes["tpc.root.reconstructed"] is True
@@ -194,8 +195,7 @@ def test_a_message_that_carries_nothing_leaves_the_root_to_its_task(exported, in
 
 def test_a_task_that_fails_has_its_root_whoever_comes(exported, in_task):
     """Abort with the messages that there are, late; or with none of them; or never."""
-    in_task(0)
-    message = from_task(shipped(Files()).write(rows(1)))
+    message = written(in_task, 1)
     in_task(1)
     with pytest.raises(ValueError, match="customer"):
         shipped(Files()).write(iter([("good",), ("bad",)]))
@@ -226,9 +226,7 @@ def test_an_abort_without_messages_is_a_trace_of_its_own(exported, in_task, mess
 
 
 def test_a_commit_that_raises_raises_and_is_seen(exported, in_task):
-    in_task(0, "-1")
-    message = from_task(shipped(Files()).write(rows(1)))
-    in_task()
+    message = written(in_task, 1, batch="-1")
     with pytest.raises(OSError, match="full"):
         shipped(Files()).commit(messages=[message], batchId=-1)
     assert span_tree(exported()) == ["Files.batch", "  Files.write", "  Files.commit"]
@@ -237,11 +235,8 @@ def test_a_commit_that_raises_raises_and_is_seen(exported, in_task):
 
 def test_tasks_that_know_no_run_leave_no_orphans(exported, in_task):
     """Each begins a trace then; the commit is in the first one, and ends them all."""
-    messages = []
-    for partition in range(2):
-        in_task(partition, None, None)
-        messages.append(from_task(shipped(Files()).write(rows(1))))
-    in_task()
+    of_no_run = {"batch": None, "run": None}
+    messages = [written(in_task, 1, partition=n, **of_no_run) for n in range(2)]
     shipped(Files()).commit(messages, 7)
     assert span_tree(exported()) == [
         "Files.batch",
@@ -309,8 +304,7 @@ class Once(WriterCommitMessage):
 
 def test_a_message_is_pickled_by_nobody_but_spark(exported, in_task):
     """What its class does to pickle it is done once; the task exports the root then."""
-    in_task(0)
-    message = from_task(shipped(Files(Once)).write(rows(2)))
+    message = written(in_task, 2, Once)
     assert message.lines == ["a", "a"]
     assert span_tree(exported()) == ["Files.batch", "  Files.write"]
 

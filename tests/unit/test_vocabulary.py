@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.branches import committing
 from support.texts import texts
 
 from tracing_2pc.console.board import describe_place
@@ -22,7 +23,6 @@ from tracing_2pc.core.model import (
     BranchId,
     Receipt,
     TransactionId,
-    TransactionRecord,
     branch_receipts,
     check_application,
 )
@@ -189,17 +189,8 @@ def test_a_record_knows_whom_to_tell_what():
     """Pending keeps the order on record; chosen are those who voted commit."""
     votes = {"a": Vote.COMMIT, "b": Vote.READ_ONLY}
     written = branch_receipts(BranchId(0, 1), 1, "", votes)
-    record = TransactionRecord(
-        id=TransactionId("orders", 1, 1),
-        run="r",
-        state=TransactionState.COMMITTING,
-        decision=Decision.COMMIT,
-        participants=("c", "b", "a"),
-        acknowledged=frozenset({"b"}),
-        carrier={},
-        started=0.0,
-        receipts=written,
-    )
+    about = {"participants": ("c", "b", "a"), "acknowledged": frozenset({"b"})}
+    record = committing(TransactionId("orders", 1, 1), *written, **about)
     assert record.pending == ("c", "a")
     assert record.chosen("a") == written[:1]
     assert record.chosen("b") == record.chosen("c") == ()

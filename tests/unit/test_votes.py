@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import urllib3
+from support.branches import committing
 from support.texts import texts
 
 from tracing_2pc.core import content
@@ -28,16 +29,18 @@ BOTH = {"a": Vote.COMMIT, "b": Vote.COMMIT}
 ONE = {"a": Vote.COMMIT}
 OTHER = {"b": Vote.COMMIT}
 
-RECORD = TransactionRecord(
-    id=TransactionId("orders", 0, 1),
-    run="r",
-    state=TransactionState.ACTIVE,
-    decision=None,
-    participants=("a", "b"),
-    acknowledged=frozenset(),
-    carrier={},
-    started=0.0,
-)
+LONGEST = 10**18 - 1
+DIGEST = content.write_digest(bytes(32))
+
+
+UNDECIDED: dict[str, object] = {"state": TransactionState.ACTIVE, "decision": None}
+RECORD = committing(TransactionId("orders", 0, 1), **UNDECIDED, participants=("a", "b"))
+
+
+def active(**changes: object) -> TransactionRecord:
+    largest = TransactionId("a" * 40, LONGEST, 999_999_999)
+    names = {"participants": ("ledger", "notifier")}
+    return committing(largest, **UNDECIDED, **names, **changes)
 
 
 def written(
@@ -78,25 +81,6 @@ def test_without_every_vote_there_is_no_commit(receipts, why):
     """A vote missing, one too many, one to abort, or a partition's rows twice."""
     with pytest.raises(ContractError, match=TEXTS["it cannot commit"].format(why=why)):
         check_votes(RECORD, receipts)
-
-
-LONGEST = 10**18 - 1
-DIGEST = content.write_digest(bytes(32))
-
-
-def active(**changes: object) -> TransactionRecord:
-    fields = {
-        "id": TransactionId("a" * 40, LONGEST, 999_999_999),
-        "run": "r",
-        "state": TransactionState.ACTIVE,
-        "decision": None,
-        "participants": ("ledger", "notifier"),
-        "acknowledged": frozenset(),
-        "carrier": {},
-        "started": 0.0,
-        **changes,
-    }
-    return TransactionRecord(**fields)  # type: ignore[arg-type]
 
 
 def receipts(count: int, vote: Vote = Vote.COMMIT) -> tuple[Receipt, ...]:

@@ -27,14 +27,11 @@ START = 1_700_000_000.0
 
 
 def branch(
-    number: int,
-    prepared: float | None,
-    sealed: float | None = None,
-    state: BranchState = BranchState.COMMITTED,
+    number: int, prepared: float | None, sealed: float | None = None
 ) -> HeldBranch:
     return HeldBranch(
         BranchId(number, 100 + number),
-        state if sealed is not None else BranchState.PREPARED,
+        BranchState.PREPARED if sealed is None else BranchState.COMMITTED,
         3,
         "",
         None if prepared is None else START + prepared,
