@@ -24,13 +24,13 @@ auth_type = any
 unix_socket_dir = {folder}
 listen_port = 6432
 pool_mode = {mode}
-default_pool_size = {size}
+default_pool_size = 8
 max_client_conn = 500
 """
 
 
 @contextlib.contextmanager
-def pgbouncer(url: str, mode: str, *, size: int = 8) -> Iterator[str]:
+def pgbouncer(url: str, mode: str) -> Iterator[str]:
     """Run one before a server; yield the URL of the same database behind it.
 
     Leaves the test out where there is none. As root it runs as the server's user, for
@@ -46,7 +46,7 @@ def pgbouncer(url: str, mode: str, *, size: int = 8) -> Iterator[str]:
             Path(host).stat().st_uid if os.getuid() == 0 else None,
         )
         file = folder / "pgbouncer.ini"
-        settings = {"host": host, "folder": folder, "mode": mode, "size": size}
+        settings = {"host": host, "folder": folder, "mode": mode}
         file.write_text(_CONFIGURATION.format(**settings))
         folder.chmod(0o755)
         if user is not None:

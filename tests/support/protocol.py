@@ -181,7 +181,7 @@ class World:
         for name in silent:
             self.participants[name].silent = 0
 
-    def leave_active(self, batch: int = 0) -> None:
+    def leave_active(self) -> None:
         """Let a driver die in its tasks."""
 
         def die(record: TransactionRecord) -> Sequence[Receipt]:
@@ -191,7 +191,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Coordinator, "fail", lambda *_: None)
             with pytest.raises(DriverDiedError):
-                self.run_batch(batch, write=die)
+                self.run_batch(0, write=die)
 
     def state(self, id_: TransactionId | str) -> TransactionState | None:
         record = self.log.read(TransactionId.parse(str(id_)))

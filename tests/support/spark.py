@@ -85,14 +85,12 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-def serve_numbers(
-    stack: contextlib.ExitStack, folder: Path, names: str = "ab", **asked: Any
-) -> list[str]:
-    """Serve participants, each with its file, to the stack's end; return the URLs."""
+def serve_numbers(stack: contextlib.ExitStack, folder: Path, **asked: Any) -> list[str]:
+    """Serve a and b, each with its file, to the stack's end; return the URLs."""
     from support.service import create_app
 
     urls = []
-    for name in names:
+    for name in "ab":
         app = create_app(f"sqlite:///{folder / name}.db", asked.get("tokens"))
         stack.callback(app.extensions["resource"].close)
         app.after_request(asked.get("note", lambda answer: answer))
