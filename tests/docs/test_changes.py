@@ -18,13 +18,12 @@ from support.waiting import AT_LAST, until
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import TwoPhaseError
-from tracing_2pc.core.model import BranchContext, BranchId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import run_one_batch, served, temporary_log
+from tracing_2pc.testing.sink_job import Tasks
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
@@ -114,11 +113,8 @@ def test_old_rows_are_deleted_beside_a_batch_that_is_prepared(
         coordinator = job.coordinator(log, OpenTelemetryTracing(), lambda: False)
 
         def prepare(batch: int) -> Any:
-            opened = coordinator.open(batch, "run", None)
-            record = opened.record
-            names = record.participants
-            context = BranchContext(record.id, BranchId(0, 0), names, record.carrier)
-            return record, write_branch(job.sink, context, [old])
+            record = coordinator.open(batch, "run", None).record
+            return record, Tasks(job.sink, record).write_arrow("0.0", [old])
 
         coordinator.close(*prepare(0))
         record, receipts = prepare(1)
