@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import weakref
 
 import pytest
+from support.programs import in_child
 
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.http import time_limits
@@ -23,13 +23,6 @@ class Counter:
 
     def reset(self) -> None:
         self.resets += 1
-
-
-def in_child(ask) -> int:
-    """Return a small number that a forked child finds."""
-    if (child := os.fork()) == 0:
-        os._exit(ask())
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_child_resets_once_and_its_parent_never():

@@ -6,7 +6,7 @@ Each test runs a program of its own, as those of `lifecycle` do.
 from __future__ import annotations
 
 import pytest
-from support.exporting import AT_ITS_END, AT_LEISURE, WARNED, to
+from support.exporting import AT_ITS_END, AT_LEISURE, MISSING, WARNED, to
 from support.otlp_receiver import receiving, sent
 from support.telemetry import DEAD, PRELUDE, TASK_TO_RUN, dead, program, run
 from support.texts import texts
@@ -172,15 +172,6 @@ def test_a_task_measures_nothing():
     with receiving("http/protobuf") as receiver:
         said, _ = run(TASK, start=MEASURING, **{BOTH: receiver.endpoint})
         assert (said, sent(receiver.all())) == ([True, ""], [])
-
-
-MISSING = """
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name == os.environ["MISSING"]:
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Missing())
-"""
 
 
 @pytest.mark.parametrize(

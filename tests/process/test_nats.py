@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import signal
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pytest
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
-from support.branches import Branch, arrow
+from support.branches import Branch, arrow, committing
 from support.nats import TOKEN, Instance, Nats, running
 from support.programs import freeze, ran
 from support.service import create_app
@@ -26,8 +25,6 @@ from support.telemetry import PATH
 from support.texts import texts
 from support.waiting import ANSWERED, AT_LAST, PATIENT, SOON, until
 
-from participants.processes import Process, stopping
-from tracing_2pc.core.content import write_digest
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import (
     BranchId,
@@ -38,9 +35,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
-    Decision,
     ParticipantState,
-    TransactionState,
     Vote,
 )
 from tracing_2pc.grpc.server import GrpcServer
@@ -68,17 +63,28 @@ def node(tmp_path) -> Iterator[Nats]:
         yield node
 
 
+@contextlib.contextmanager
+def served(
+    folder: Path, url: str, name: str = "one", **environment: str
+) -> Iterator[Instance]:
+    """Start an instance of the participant; it is killed at the end."""
+    instance = Instance(folder, name, url, "ledger.db")
+    try:
+        instance.start(**environment)
+        instance.is_ready()
+        yield instance
+    finally:
+        instance.kill()
+
+
 @pytest.fixture
 def start(tmp_path, node) -> Iterator[Callable[..., Instance]]:
     """Start instances of one participant, which are killed at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(name: str = "one", **environment: str) -> Instance:
-            instance = Instance(tmp_path, name, node.url(), "ledger.db")
-            stack.callback(instance.kill)
-            instance.start(**environment)
-            instance.is_ready()
-            return instance
+            made = served(tmp_path, node.url(), name, **environment)
+            return stack.enter_context(made)
 
         yield start
 
@@ -101,10 +107,7 @@ def prepare(participant: RemoteParticipant, body: Any = None) -> Vote:
 def record() -> TransactionRecord:
     branch = BranchId.parse(LARGE.branch)
     chosen = Receipt(branch, "ledger", LARGE.rows, LARGE.digest, Vote.COMMIT)
-    return TransactionRecord(
-        ID, "run", TransactionState.COMMITTING, Decision.COMMIT, ("ledger",),
-        frozenset(), {}, 0.0, receipts=(chosen,),
-    )  # fmt: skip
+    return committing(ID, chosen)
 
 
 class Halfway(io.BytesIO):
@@ -303,33 +306,12 @@ def test_a_transaction_by_nats_grpc_and_http_is_whole(node, start, tmp_path, poi
         with open_configured_log(settings) as opened:
             results = list(recover(opened, settings, None))
         assert [result.done for result in results] == [True]
-        transaction = TransactionId("test", 0, 1)
         for name, url in urls.items():
             asked = open_participant(name, url, "env:TPC_TOKEN", PATIENT)
-            shown = asked.show(transaction)
-            assert (shown.state, sum(b.rows for b in shown.branches)) == (
-                "committed",
-                1,
-            )
+            shown = asked.show(TransactionId("test", 0, 1))
+            assert shown.state == "committed"
+            assert sum(branch.rows for branch in shown.branches) == 1
             assert asked.prepared().branches == ()
-
-
-@pytest.mark.ci
-def test_the_shipped_ledger_by_nats(node, tmp_path):
-    """Its one command, with one word more: tokens, and a clean end."""
-    (tmp_path / "tokens").write_text(f"job {TOKEN}\n")
-    command = [sys.executable, "-m", "participants.ledger", "--nats", node.url()]
-    environment = {
-        "PYTHONPATH": PATH,
-        "LEDGER_DATABASE": f"sqlite:///{tmp_path}/ledger.db",
-        "TPC_TOKENS_FILE": str(tmp_path / "tokens"),
-    }
-    served = Process("ledger", command, tmp_path / "ledger.log", environment)
-    with stopping(served):
-        served.start()
-        asked = ledger(node, ANSWERED)
-        until(lambda: asked.describe().role == "job", tell=lambda _: served.tail())
-        assert served.stop(PATIENT) == 0
 
 
 PERMISSIONS = """
@@ -349,33 +331,27 @@ authorization {
 @pytest.mark.ci
 def test_a_nats_server_that_asks_who_one_is(tmp_path, monkeypatch):
     """The permissions of the manual suffice; who lacks them, or a password, is told."""
-    with running(tmp_path, PERMISSIONS) as node:
-        monkeypatch.setenv("LOGIN", "ledger:secret")
-        monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:LOGIN")
-        instance = Instance(tmp_path, "one", node.url(), "ledger.db")
-        try:
-            instance.start()
-            instance.is_ready()
-            monkeypatch.setenv("JOB", "job:a:b")
-            monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:JOB")
-            assert prepare(ledger(node)) is Vote.COMMIT
-            monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:VIEWER")
-            monkeypatch.setenv("VIEWER", "viewer:secret")
+    monkeypatch.setenv("LOGIN", "ledger:secret")
+    monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:LOGIN")
+    with running(tmp_path, PERMISSIONS) as node, served(tmp_path, node.url()):
+        monkeypatch.setenv("JOB", "job:a:b")
+        monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:JOB")
+        assert prepare(ledger(node)) is Vote.COMMIT
+        monkeypatch.setenv("TPC_NATS_CREDENTIALS", "env:VIEWER")
+        monkeypatch.setenv("VIEWER", "viewer:secret")
 
-            def is_told() -> bool:
-                with pytest.raises(ParticipantUnavailableError) as told:
-                    ledger(node, SOON).commit(record())
-                return "ermissions" in str(told.value)
+        def is_told() -> bool:
+            with pytest.raises(ParticipantUnavailableError) as told:
+                ledger(node, SOON).commit(record())
+            return "ermissions" in str(told.value)
 
-            until(is_told)  # the server's word may come too late to be said
-            monkeypatch.setenv("NOBODY", "nobody:secret")
-            for credentials in ("env:NOBODY", ""):
-                monkeypatch.setenv("TPC_NATS_CREDENTIALS", credentials)
-                with pytest.raises(ParticipantUnavailableError) as refused:
-                    ledger(node).commit(record())
-                assert TEXTS["refused by NATS"] in str(refused.value)
-        finally:
-            instance.kill()
+        until(is_told)  # the server's word may come too late to be said
+        monkeypatch.setenv("NOBODY", "nobody:secret")
+        for credentials in ("env:NOBODY", ""):
+            monkeypatch.setenv("TPC_NATS_CREDENTIALS", credentials)
+            with pytest.raises(ParticipantUnavailableError) as refused:
+                ledger(node).commit(record())
+            assert TEXTS["refused by NATS"] in str(refused.value)
 
 
 @pytest.mark.ci
@@ -386,10 +362,7 @@ def test_tls_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(made))
     with running(tmp_path, lines) as node:
         url = node.url(scheme="nats+tls")
-        instance = Instance(tmp_path, "one", url, "ledger.db")
-        try:
-            instance.start()
-            instance.is_ready()
+        with served(tmp_path, url):
             by_tls = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT)
             assert prepare(by_tls) is Vote.COMMIT
             monkeypatch.delenv("SSL_CERT_FILE")
@@ -397,8 +370,6 @@ def test_tls_and_nothing_else(tmp_path, monkeypatch):
             with pytest.raises(ParticipantUnavailableError) as refused:
                 by_tls.prepared()
             assert TEXTS["not certified"] in str(refused.value)
-        finally:
-            instance.kill()
 
 
 @pytest.mark.ci
@@ -421,41 +392,3 @@ def test_the_command_says_what_it_lacks(tmp_path, monkeypatch):
     assert done.returncode == 1
     assert "expected nats://host:4222/participant" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.nightly
-def test_a_hundred_megabytes_are_never_in_memory(node, start, tmp_path):
-    """Neither at the participant, nor at the job, nor at the NATS server's peers."""
-    one = start()
-    table = pa.table({"id": range(1000), "note": ["x" * 1000] * 1000})
-    file = tmp_path / "body"
-    with pa.ipc.new_stream(str(file), table.schema) as writer:
-        for _ in range(100):
-            writer.write_table(table)
-    size = file.stat().st_size
-    assert size > 100_000_000
-    prepare(ledger(node))  # what it needs at all is there
-    ledger(node).commit(record())
-    before = peak(one.pid)
-    with file.open("rb") as read:
-        digest = hashlib.sha256()
-        while piece := read.read(1 << 20):
-            digest.update(piece)
-    ours = peak(os.getpid())
-    vote = ledger(node).prepare(
-        TransactionId("orders", 4, 1),
-        BranchId.parse("0.1"),
-        lambda: file.open("rb"),
-        rows=100_000,
-        length=size,
-        digest=write_digest(digest.digest()),
-    )
-    assert vote is Vote.COMMIT
-    assert peak(one.pid) - before < size // 3
-    assert peak(os.getpid()) - ours < size // 5
-
-
-def peak(pid: int) -> int:
-    """Return the most bytes of memory that a process has had."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) << 10

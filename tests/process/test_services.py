@@ -5,14 +5,13 @@ import http.client
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from support.programs import ran
 from support.texts import texts
-from support.waiting import AT_LAST, AT_ONCE, PATIENT, UNDELAYED, until
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
 
 from participants import embedded, processes, serve
 
@@ -70,15 +69,6 @@ def test_a_service_is_ready_when_start_returns(partner):
     """The next request is served."""
     partner.restart()
     assert tell(partner, "ready") == 201
-
-
-def test_a_service_ends_on_sigterm_without_a_wait(partner):
-    """It exits 0, by itself, and its port is free again."""
-    started = time.monotonic()
-    assert partner.stop(AT_LAST) == 0
-    assert time.monotonic() - started < UNDELAYED
-    assert not partner.alive()
-    assert not processes.answers(f"{partner.url}/health/live")
 
 
 def test_a_request_under_way_is_answered_before_the_end(partner):

@@ -6,7 +6,7 @@ import time
 
 import pyarrow as pa
 import pytest
-from support.branches import arrow
+from support.branches import arrow, committing
 from support.waiting import AT_LAST, PATIENT, UNDELAYED
 
 from participants import oracle, processes
@@ -16,10 +16,8 @@ from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import (
     BranchId,
     TransactionId,
-    TransactionRecord,
     branch_receipts,
 )
-from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.http.client import HttpParticipant
 
 TOKEN, VARIABLE = "a-token-of-the-job-0123456789", "TOKEN_OF_THE_JOB"
@@ -40,7 +38,7 @@ class World:
         }
         self.database = f"sqlite:///{folder}/ledger.db"
         settings = {
-            "partner": {"PARTNER_DATABASE": f"{folder}/partner.db"},
+            "partner": {"PARTNER_DATABASE": f"{folder}/partner.db", **tokens},
             "ledger": {"LEDGER_DATABASE": self.database, **tokens},
             "notifier": {
                 "NOTIFIER_DATABASE": f"sqlite:///{folder}/notifier.db",
@@ -63,9 +61,8 @@ class World:
         about = {"rows": len(records), "length": len(body), "digest": digest}
         participant = self.participant(name)
         vote = participant.prepare(id_, branch, lambda: io.BytesIO(body), **about)
-        decided = TransactionState.COMMITTING, Decision.COMMIT, (name,), frozenset()
         receipts = branch_receipts(branch, len(records), digest, {name: vote})
-        return TransactionRecord(id_, "run", *decided, {}, 0.0, receipts=receipts)
+        return committing(id_, *receipts)
 
     def day(self, day):
         """Return what the job would write of one day, by service."""

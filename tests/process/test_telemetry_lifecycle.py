@@ -8,7 +8,7 @@ import socket
 import uuid
 
 import pytest
-from support.exporting import AT_LEISURE, WARNED, to
+from support.exporting import AT_LEISURE, MISSING, WARNED, to
 from support.telemetry import PRELUDE, program, run
 from support.texts import texts
 from support.tracing import read_trace_file, span_tree
@@ -246,12 +246,8 @@ def test_a_provider_that_cannot_be_loaded_costs_the_traces_only(tmp_path):
 
 FAILING = (
     WARNED
+    + MISSING
     + """
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name == os.environ.get("MISSING"):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Missing())
 tries = []
 once = lifecycle._process.start
 lifecycle._process.start = lambda service: (tries.append(1), once(service))

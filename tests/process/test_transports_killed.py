@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,8 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.branches import ONE
-from support.programs import freeze
+from support.branches import ONE, committing
+from support.nats import TOKEN, running
+from support.programs import descendants, freeze, in_child, ran
 from support.telemetry import PATH
 from support.transports import OTHERS, TRANSPORTS
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
@@ -28,10 +29,9 @@ from tracing_2pc.core.model import (
     BranchId,
     Receipt,
     TransactionId,
-    TransactionRecord,
 )
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
-from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.core.states import Vote
 
 ID, BRANCH = TransactionId("orders", 7, 1), BranchId(0, 1)
 
@@ -82,12 +82,7 @@ def prepare(participant: RemoteParticipant) -> Vote:
 
 def commit(participant: RemoteParticipant) -> None:
     receipt = Receipt(BRANCH, "ledger", ONE.rows, ONE.digest, Vote.COMMIT)
-    participant.commit(
-        TransactionRecord(
-            ID, "run", TransactionState.COMMITTING, Decision.COMMIT, ("ledger",),
-            frozenset(), {}, 0.0, receipts=(receipt,),
-        )
-    )  # fmt: skip
+    participant.commit(committing(ID, receipt))
 
 
 POINTS: dict[str, Callable[[RemoteParticipant], Any]] = {
@@ -128,7 +123,7 @@ def test_frozen_it_is_late_and_thawed_it_answers(ledger):
     assert prepare(ledger.asked()) is Vote.COMMIT
     hasty = ledger.asked(AT_ONCE)
     try:
-        for process in [ledger.pid, *_children(ledger.pid)]:
+        for process in [ledger.pid, *descendants(ledger.pid)]:
             freeze(process)
         with pytest.raises(ParticipantUnavailableError, match="may or may not"):
             commit(hasty)
@@ -138,34 +133,33 @@ def test_frozen_it_is_late_and_thawed_it_answers(ledger):
     assert ledger.asked().show(ID).state == "committed"
 
 
-def test_the_shipped_ledger_by_grpc(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "transport", ["grpc", pytest.param("nats", marks=pytest.mark.ci)]
+)
+def test_the_shipped_ledger(transport, tmp_path, monkeypatch):
     """Its one command, with one word more: tokens, health, and a clean end."""
-    (tmp_path / "tokens").write_text("viewer a-token-of-a-viewer-0123456789\n")
-    monkeypatch.setenv("TPC_TOKEN", "a-token-of-a-viewer-0123456789")
-    (port,) = free_ports(1)
-    command = [sys.executable, "-m", "participants.ledger"]
+    (tmp_path / "tokens").write_text(f"viewer {TOKEN}\n")
+    monkeypatch.setenv("TPC_TOKEN", TOKEN)
     environment = {
         "PYTHONPATH": PATH,
         "LEDGER_DATABASE": f"sqlite:///{tmp_path}/ledger.db",
         "TPC_TOKENS_FILE": str(tmp_path / "tokens"),
     }
-    ledger = Process(
-        "ledger",
-        [*command, "--grpc", "--port", str(port)],
-        tmp_path / "log",
-        environment,
-    )
-    url = f"grpc://127.0.0.1:{port}"
-    asked = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT)
-    with stopping(ledger):
+    with contextlib.ExitStack() as stack:
+        if transport == "nats":
+            url = stack.enter_context(running(tmp_path)).url()
+            words = ["--nats", url]
+        else:
+            (port,) = free_ports(1)
+            url = f"grpc://127.0.0.1:{port}"
+            words = ["--grpc", "--port", str(port)]
+        command = [sys.executable, "-m", "participants.ledger", *words]
+        ledger = Process("ledger", command, tmp_path / "log", environment)
+        stack.enter_context(stopping(ledger))
         ledger.start()
+        asked = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT)
         until(lambda: asked.describe().role == "viewer", tell=lambda _: ledger.tail())
         assert ledger.stop(PATIENT) == 0
-
-
-def _children(pid: int) -> list[int]:
-    told = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
-    return [int(child) for child in told.split()]
 
 
 @every_transport
@@ -186,12 +180,15 @@ def test_a_forked_child_has_connections_of_its_own(ledger, tmp_path):
     The parent's is still good afterwards. In a child of a child it is the same.
     """
     ledger.start()
-    program = [sys.executable, __file__, "fork", ledger.url]
-    done = subprocess.run(
-        program, env={**os.environ, "PYTHONPATH": PATH}, timeout=AT_LAST, check=True,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.stdout == f"{'0 ' * 5}parent 0 " * 2
+    assert main_says("fork", ledger.url) == f"{'0 ' * 5}parent 0 " * 2
+
+
+def main_says(*words: str) -> str:
+    """Run the main program below; return what it says."""
+    program = [sys.executable, __file__, *words]
+    done = ran(program, env={**os.environ, "PYTHONPATH": PATH}, timeout=AT_LAST)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def fork(url: str) -> None:
@@ -210,12 +207,6 @@ def fork(url: str) -> None:
         sys.stdout.write(f"{in_child(grandchild)} parent {ask()} ")
 
 
-def in_child(ask: Callable[[], int]) -> int:
-    if (child := os.fork()) == 0:
-        os._exit(ask())
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @every_transport
 @pytest.mark.nightly
 def test_memory_does_not_grow_with_a_body(ledger):
@@ -223,13 +214,9 @@ def test_memory_does_not_grow_with_a_body(ledger):
     ledger.start()
     peaks = []
     for megabytes in (10, 100):
-        program = [sys.executable, __file__, "upload", ledger.url, str(megabytes)]
-        done = subprocess.run(
-            program, env={**os.environ, "PYTHONPATH": PATH}, check=True,
-            capture_output=True, text=True,
-        )  # fmt: skip
-        service = max(map(_peak, [ledger.pid, *_children(ledger.pid)]))
-        peaks.append((int(done.stdout), service))
+        client = int(main_says("upload", ledger.url, str(megabytes)))
+        service = max(map(_peak, [ledger.pid, *descendants(ledger.pid)]))
+        peaks.append((client, service))
     (client, service), (more, most) = peaks
     assert more < client + (30 << 10)
     assert most < service + (50 << 10)

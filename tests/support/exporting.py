@@ -29,6 +29,16 @@ logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {
 """A piece of a program that keeps what we log in `warned`."""
 
 
+MISSING: Final = """
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ.get("MISSING"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+"""
+"""A piece of a program, after `PRELUDE`: what `MISSING` names cannot be imported."""
+
+
 def to(endpoint: str, patience: float = PATIENT, **more: str) -> dict[str, str]:
     """Return the settings of an exporter that is in no hurry to give up."""
     there = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **more}

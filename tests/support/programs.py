@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from xml.etree import ElementTree
@@ -39,6 +39,13 @@ def freeze(pid: int) -> None:
 
     os.kill(pid, signal.SIGSTOP)
     until(has_stopped)
+
+
+def in_child(ask: Callable[[], int]) -> int:
+    """Return a small number that a forked child finds."""
+    if (child := os.fork()) == 0:
+        os._exit(ask())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 _LOOK = ("-e", "trace=none", "-o", os.devnull)
@@ -105,13 +112,8 @@ def messages(tests: Collection[str], scratch: Path) -> dict[tuple[str, str], str
     report = scratch / "report.xml"
     options = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     folders = ["--rootdir", scratch, f"--basetemp={scratch}/base"]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *folders, *tests],
-        capture_output=True,
-        timeout=AT_LAST,
-        check=False,
-        cwd=scratch,
-    )
+    command = [sys.executable, "-m", "pytest", *options, *folders, *tests]
+    ran(command, timeout=AT_LAST, cwd=scratch)
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
         broken = [*case.iter("failure"), *case.iter("error")]
@@ -127,14 +129,9 @@ def assert_counts_hold(family: str, folder: Path) -> None:
     """Assert that the command exits 0, and that every count of the family held."""
     file = folder / "counts.json"
     command = [sys.executable, "-m", "bench", "counts", family, "--json", str(file)]
-    ran = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "COUNTS_TRANSACTIONS": "100"},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told = {**os.environ, "COUNTS_TRANSACTIONS": "100"}
+    done = ran(command, cwd=ROOT, env=told)
+    assert done.returncode == 0, done.stdout + done.stderr
     counted = json.loads(file.read_text())
     assert counted["ok"]
     assert counted["counts"]
