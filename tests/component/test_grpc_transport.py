@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
-from support.branches import Branch, committing, prepare_at
+from support.branches import Branch, commit_of, prepare_at
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, SOON
 
@@ -35,7 +35,7 @@ CODE = grpc.StatusCode
 PAIR = Branch(b"rows", 2, "0.7")
 BEATEN = Receipt(BranchId(1, 8), "p", 0, "", Vote.READ_ONLY)
 prepare = functools.partial(prepare_at, transaction=ID, branch=PAIR)
-record = functools.partial(committing, ID, "p", PAIR, BEATEN, forgotten_through=1)
+record = functools.partial(commit_of, ID, "p", PAIR, BEATEN, forgotten_through=1)
 
 
 class Wire:

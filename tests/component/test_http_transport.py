@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.branches import Branch, committing, prepare_at
+from support.branches import Branch, commit_of, prepare_at
 from support.served import served
 from support.texts import texts
 from support.waiting import AT_ONCE, PATIENT, PAUSE, UNDELAYED
@@ -33,7 +33,7 @@ TEXTS = texts("component")
 PAIR = Branch(b"rows", 2, "0.7")
 BEATEN = Receipt(BranchId(1, 8), "p", 0, "", Vote.READ_ONLY)
 prepare = functools.partial(prepare_at, transaction=ID, branch=PAIR)
-record = functools.partial(committing, ID, "p", PAIR, BEATEN, forgotten_through=1)
+record = functools.partial(commit_of, ID, "p", PAIR, BEATEN, forgotten_through=1)
 DRIP = PAUSE / 5
 """Between two bytes: the longest line of HTTP then takes as long as `PATIENT`."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import nats
 import pytest
 from flask import Flask, request
-from support.branches import ONE, committing, prepare_at
+from support.branches import ONE, commit_of, prepare_at
 from support.nats import TOKEN, shared
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
@@ -34,7 +34,7 @@ from tracing_2pc.operations.check import check
 from tracing_2pc.participant import TaggedRows
 
 ID = TransactionId("orders", 3, 1)
-record = functools.partial(committing, ID, "ledger")
+record = functools.partial(commit_of, ID, "ledger")
 prepare = functools.partial(prepare_at, transaction=ID)
 TEXTS = texts("component")
 OTHER_TOKEN = TOKEN[::-1]

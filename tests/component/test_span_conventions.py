@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
-from support.branches import committing
+from support.branches import commit_of
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World
 from support.spark import serving
@@ -26,7 +26,7 @@ from tracing_2pc.participant import TaggedRows
 
 TEXTS = texts("component")
 T = TransactionId("orders", 7, 1)
-COMMITTING = committing(T, "participant")
+COMMITTING = commit_of(T, "participant")
 
 
 @pytest.fixture

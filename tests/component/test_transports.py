@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from flask import Flask, request
-from support.branches import committing, prepare_at
+from support.branches import commit_of, prepare_at
 from support.cable import Cable, Link
 from support.participant import count
 from support.served import unserved
@@ -141,7 +141,7 @@ def test_what_is_lost_on_the_way_is_not_known_and_asked_again(
     near, far = ledger(url), ledger(through(url, cable.place))
 
     def commit(participant: RemoteParticipant) -> None:
-        participant.commit(committing(ID, "ledger"))
+        participant.commit(commit_of(ID, "ledger"))
 
     ask: Callable[[RemoteParticipant], Any] = prepare
     if what == "commit":
@@ -182,7 +182,7 @@ def test_a_trace_goes_on_over_it(transport, app):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tracing_2pc.http.client.current_carrier", lambda: context)
             prepare(ledger(url))
-        ledger(url).commit(committing(ID, "ledger"))
+        ledger(url).commit(commit_of(ID, "ledger"))
     assert context.items() <= got[0].items()
     assert context.keys().isdisjoint(got[1])
 

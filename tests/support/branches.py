@@ -106,7 +106,7 @@ def prepare_at(
     )
 
 
-def committing(
+def commit_of(
     transaction: TransactionId,
     participant: str,
     branch: Branch = ONE,
@@ -115,8 +115,5 @@ def committing(
 ) -> TransactionRecord:
     """Return the record that the commit of a branch is sent by."""
     about = participant, branch.rows, branch.digest, Vote.COMMIT
-    receipts = (Receipt(BranchId.parse(branch.branch), *about), *more)
-    decided = TransactionState.COMMITTING, Decision.COMMIT, (participant,), frozenset()
-    return TransactionRecord(
-        transaction, "run", *decided, {}, 0.0, receipts=receipts, **fields
-    )
+    receipts = Receipt(BranchId.parse(branch.branch), *about), *more
+    return committing(transaction, *receipts, participants=(participant,), **fields)
