@@ -540,3 +540,13 @@ def test_flushes(world, postgres_database, branches):
     world.listed()
     world.resource.close()
     assert flushes(postgres_database) - before == (2 * branches or 1)
+
+
+def test_an_abort_ends_a_prepare_between_two_of_its_statements(
+    world, postgres_database
+):
+    """Rule 20: what was sealed while the rows came is looked at before they stay."""
+    with world.writing(T) as upload:
+        assert world.abort(T).status_code == 200
+        assert upload.finish().status_code == 409
+    assert (gids(postgres_database), world.visible()) == ([], 0)

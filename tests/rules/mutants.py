@@ -737,8 +737,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "20: PreparedTransactions does not obey what it sees",
-        ANSWERS_TEST + "test_an_upload_whose_transaction_is_sealed_votes_abort"
-        "[PreparedTransactions-postgresql-whole]",
+        PREPARED_TEST + "test_an_abort_ends_a_prepare_between_two_of_its_statements",
         edit(EXTERNAL + "ExternalBranches.prepare", "__answer is None", "True"),
     ),
     mutant(
