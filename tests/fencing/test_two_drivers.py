@@ -131,14 +131,15 @@ class Point:
 BEFORE_VOTES = ("AbortedError", "before its votes")
 WHILE_TASKS_RAN = ("AbortedError", "while its tasks ran")
 AFTER_ALL = ("ParticipantRefusedError", "forgotten")
+GONE = ("AbortedError", "gone from the log")
 STANDS = ("", "")
 
 BETWEEN_COMMITS = Point(
     "delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, *STANDS
 )
 
+BEFORE_DECIDE = "driver.before_decide:2", ACTIVE, (2, 2), ABORTED
 LATE = [
-    Point("driver.before_decide:2", ACTIVE, (2, 2), ABORTED, *BEFORE_VOTES),
     Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, *STANDS),
     BETWEEN_COMMITS,
 ]
@@ -149,6 +150,7 @@ POINTS = [
     ),
     Point("driver.after_begin:2", ACTIVE, (0, 0), ABORTED, *WHILE_TASKS_RAN),
     Point("executor.after_pre_commit:3", ACTIVE, (1, 1), ABORTED, *WHILE_TASKS_RAN),
+    Point(*BEFORE_DECIDE, *BEFORE_VOTES),
     *LATE[:-1],
 ]
 
@@ -202,6 +204,7 @@ def assert_fenced(
 FORGOTTEN = [
     Point("driver.after_begin:2", ACTIVE, (0, 0), ABORTED, *AFTER_ALL),
     Point("executor.after_pre_commit:3", ACTIVE, (1, 1), ABORTED, *AFTER_ALL),
+    Point(*BEFORE_DECIDE, *GONE),
     *LATE,
 ]
 
