@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
-from support.branches import Branch, arrow, committing
+from support.branches import Branch, arrow, commit_of, prepare_at
 from support.nats import TOKEN, Instance, Nats, running
 from support.programs import freeze, ran
 from support.service import create_app
@@ -28,7 +28,6 @@ from support.waiting import ANSWERED, AT_LAST, PATIENT, SOON, until
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import (
     BranchId,
-    Receipt,
     TransactionId,
     TransactionRecord,
 )
@@ -94,20 +93,11 @@ def ledger(node: Nats, timeout: float = PATIENT) -> RemoteParticipant:
 
 
 def prepare(participant: RemoteParticipant, body: Any = None) -> Vote:
-    return participant.prepare(
-        ID,
-        BranchId.parse(LARGE.branch),
-        lambda: body or io.BytesIO(LARGE.body),
-        rows=LARGE.rows,
-        length=len(LARGE.body),
-        digest=LARGE.digest,
-    )
+    return prepare_at(participant, ID, LARGE, body)
 
 
 def record() -> TransactionRecord:
-    branch = BranchId.parse(LARGE.branch)
-    chosen = Receipt(branch, "ledger", LARGE.rows, LARGE.digest, Vote.COMMIT)
-    return committing(ID, chosen)
+    return commit_of(ID, "ledger", LARGE)
 
 
 class Halfway(io.BytesIO):

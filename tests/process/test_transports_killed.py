@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.branches import ONE, committing
+from support.branches import commit_of, prepare_at
 from support.nats import TOKEN, running
 from support.programs import descendants, freeze, in_child, ran
 from support.telemetry import PATH
@@ -27,7 +26,6 @@ from tracing_2pc.core.content import write_digest
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import (
     BranchId,
-    Receipt,
     TransactionId,
 )
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
@@ -74,15 +72,11 @@ def ledger(transport, tmp_path) -> Iterator[Ledger]:
 
 
 def prepare(participant: RemoteParticipant) -> Vote:
-    return participant.prepare(
-        ID, BRANCH, lambda: io.BytesIO(ONE.body),
-        rows=ONE.rows, length=len(ONE.body), digest=ONE.digest,
-    )  # fmt: skip
+    return prepare_at(participant, ID)
 
 
 def commit(participant: RemoteParticipant) -> None:
-    receipt = Receipt(BRANCH, "ledger", ONE.rows, ONE.digest, Vote.COMMIT)
-    participant.commit(committing(ID, receipt))
+    participant.commit(commit_of(ID, "ledger"))
 
 
 POINTS: dict[str, Callable[[RemoteParticipant], Any]] = {
