@@ -27,7 +27,7 @@ from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.log import schema
-from tracing_2pc.store.log.records import checksum_of
+from tracing_2pc.store.log.facts import checksum_of
 
 _READ: Final = 100
 """Finished transactions, the newest, whose checksums are right."""

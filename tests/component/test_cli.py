@@ -235,9 +235,9 @@ def test_resolve_keeps_the_reason_whatever_it_does():
     log.quarantine(ID, "for a test")
     resolve(log, ID, wanted="hazard", reason="it is gone")
     assert [entry[2:] for entry in log.audit(ID)] == [
-        ("abort orders.0.1", "no driver", "active", "aborting"),
-        ("resume orders.0.1", "it is there again", "quarantined", "aborting"),
-        ("conclude orders.0.1", "it is gone", "quarantined", "concluded hazard"),
+        ("abort", "orders.0.1", "no driver", "active", "aborting"),
+        ("resume", "orders.0.1", "it is there again", "quarantined", "aborting"),
+        ("conclude", "orders.0.1", "it is gone", "quarantined", "concluded hazard"),
     ]
     assert all("@" in entry.who for entry in log.audit(ID))
 

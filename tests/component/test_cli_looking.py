@@ -455,7 +455,7 @@ def test_hostile_text_is_harmless(operator, command):
     at.committing()
     at.log.acknowledge(T, "ledger")
     at.log.postpone(T, "notifier", HOSTILE, time.time())
-    at.log.sign(f"deliver {T}", who=HOSTILE, why=HOSTILE, before=None, after=HOSTILE)
+    at.log.sign("deliver", T, who=HOSTILE, why=HOSTILE, before=None, after=HOSTILE)
     at.log.quarantine(T, HOSTILE)
     path = at.folder / "log" / "decisions.db"
     with contextlib.closing(sqlite3.connect(path)) as database, database:

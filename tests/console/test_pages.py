@@ -395,7 +395,7 @@ def test_a_log_that_cannot_be_read_gives_nothing_away(viewer, at, tmp_path, capl
 def test_a_fault_of_ours_gives_nothing_away(viewer, at, monkeypatch):
     """500, and the rest is in the console's log."""
     fail = raising(RuntimeError("SELECT secret FROM /etc/passwd"))
-    monkeypatch.setattr(type(at.log), "reason", fail)
+    monkeypatch.setattr(type(at.log), "audit", fail)
     assert "secret" not in text_of(viewer.client.get(f"/transactions/{STUCK}"), 500)
 
 

@@ -527,8 +527,8 @@ def test_an_attempt_knows_the_trace_of_the_one_before(log):
     for own, before in (("a", None), ("b", "a"), (None, None), ("d", None)):
         carrier = {} if own is None else {"traceparent": own}
         begun = begin(log, 0, run=f"run {own}", carrier=carrier).record
-        linked = {} if before is None else {"tpc-previous": before}
-        assert read(log, begun).carrier == begun.carrier == carrier | linked
+        for record in (begun, read(log, begun)):
+            assert (record.carrier, record.previous) == (carrier, before)
 
 
 def test_an_attempt_is_never_numbered_twice(log):
@@ -804,15 +804,19 @@ def test_a_person_aborts_what_is_undecided(log):
 
 @pytest.mark.parametrize("decision", list(Decision))
 def test_resume_repeats_the_decision(log, decision):
-    """A person may only deliver again what stands; then everything goes on."""
+    """A person may only deliver again what stands; then everything goes on.
+
+    Why it was quarantined stays on record, beside why it was aborted.
+    """
     record = begin(log).record
-    decided = log.decide(record.id, decision, receipts_of())
+    decided = log.decide(record.id, decision, receipts_of(), "error", "a task")
     log.quarantine(record.id, "why")
     other = COMMIT if decision is ABORT else ABORT
     with raises(ContractError, "no other way", decision=decision, other=other):
         log.resume(record.id, other, who="ada", why="looked")
     log.resume(record.id, decision, who="ada", why="looked")
-    assert log.read(record.id) == decided
+    assert decided.cause == ("error" if decision is ABORT else None)
+    assert log.read(record.id) == dataclasses.replace(decided, reason="why")
     finish(log, record)
     begin(log, 1)
 

@@ -283,7 +283,7 @@ def test_begin_refuses_an_edited_record(log, base):
 def test_a_newer_schema_is_refused(url, base):
     """A log of a later release is not touched by this one."""
     newer = schema.VERSION + 1
-    write(base, f"UPDATE tpc_version SET version = {newer}")
+    write(base, f"UPDATE tpc_schema SET version = {newer}")
     refused = TEXTS["a newer schema"].format(version=newer)
     with pytest.raises(ConfigurationError, match=refused):
         open_log(url)
@@ -635,15 +635,18 @@ def test_what_a_person_did_is_audited(log, base):
     adopted = TransactionId("third", 4, 2)
     log.adopt(adopted, "q", (), (), who="fay", why="the disk is gone")
     log.adopt(TransactionId("fourth", 4, 0), "r", (), (), who="gus", why="it too")
-    show = 'SELECT at, who, what, why, before, "after" FROM tpc_audit ORDER BY who'
+    show = (
+        'SELECT at, who, verb, about, why, before, "after" FROM tpc_audit ORDER BY who'
+    )
     init = "it ran before without this log"
+    concluded = ("gone", "quarantined", "concluded hazard")
     assert ask(base, show) == [
-        (NOW, "ada", "resume orders.0.1", "restored", "quarantined", "committing"),
-        (NOW, "bob", "conclude orders.0.1", "gone", "quarantined", "concluded hazard"),
-        (NOW, "dan", "abort orders.1.1", "no driver", "active", "aborting"),
-        (NOW, "eve", "init other", init, None, "from batch 3"),
-        (NOW, "fay", "adopt third.4.2", "the disk is gone", None, "from batch 4"),
-        (NOW, "gus", "adopt fourth", "it too", None, "from batch 4"),
+        (NOW, "ada", "resume", "orders.0.1", "restored", "quarantined", "committing"),
+        (NOW, "bob", "conclude", "orders.0.1", *concluded),
+        (NOW, "dan", "abort", "orders.1.1", "no driver", "active", "aborting"),
+        (NOW, "eve", "init", "other", init, None, "from batch 3"),
+        (NOW, "fay", "adopt", "third.4.2", "the disk is gone", None, "from batch 4"),
+        (NOW, "gus", "adopt", "fourth", "it too", None, "from batch 4"),
     ]
     assert [entry.who for entry in log.audit(adopted)] == ["fay"]
     assert (log.application_of("q"), log.application_of("x")) == ("third", None)
@@ -856,12 +859,11 @@ def test_text_is_kept_whatever_the_encoding_of_the_database(
     with contextlib.closing(open_log(url, must_exist=True)) as log:
         log.initialise("orders", 7)
         id_ = begin(log, 7).id
-        what = f"resolve {id_}"
-        log.sign(what, who="Ada", why="größer", before="", after="")
+        log.sign("resolve", id_, who="Ada", why="größer", before="", after="")
         assert log.audit(id_)[-1].why == "größer"
         if encoding == "LATIN1":
             with pytest.raises(DecisionLogError, match="LATIN1"):
-                log.sign(what, who="Ada", why="→", before="", after="")
+                log.sign("resolve", id_, who="Ada", why="→", before="", after="")
         strange_answers_go_on_record(log, id_)
 
 
@@ -879,6 +881,8 @@ def strange_answers_go_on_record(log: SqlDecisionLog, id_: TransactionId) -> Non
     log.acknowledge(id_, "ledger", said)
     log.quarantine(id_, said)
     delivery = log.deliveries(id_)["ledger"]
-    for text in (delivery.error, delivery.untold, log.reason(id_)):
+    record = log.read(id_)
+    assert record is not None
+    for text in (delivery.error, delivery.untold, record.reason):
         assert text is not None
         assert text.startswith(r"a\x00b \udce4 ")

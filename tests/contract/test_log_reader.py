@@ -142,7 +142,7 @@ def test_what_a_stream_has_passed_is_listed(log):
     noted = (record.id, record.passed_by, record.cause, record.state)
     assert noted == (lost, 1, "OSError", TransactionState.ABORTED)
     (summary,) = log.transactions(TransactionFilter("orders"))
-    assert (summary.passed_by, summary.reason, log.reason(lost)) == (1, None, None)
+    assert (summary.passed_by, summary.reason, record.reason) == (1, None, None)
     stream(0)
     assert log.passed() == []
 
@@ -259,15 +259,16 @@ def test_standing_says_what_is_on_record(history):
 def test_reason_and_audit(history, time):
     """Why it was quarantined, and what a person did, in their words."""
     id_ = TransactionId("orders", 2, 1)
-    assert history.reason(id_) is None
+    assert history.read(id_).reason is None
     history.quarantine(id_, "b answered 404 unknown")
     history.resume(id_, Decision.COMMIT, who="ada", why="restored b")
-    assert history.reason(id_) == "b answered 404 unknown"
+    assert history.read(id_).reason == "b answered 404 unknown"
     (entry,) = history.audit(id_)
     assert entry == (
         time.time,
         "ada",
-        f"resume {id_}",
+        "resume",
+        str(id_),
         "restored b",
         "quarantined",
         "committing",
@@ -424,10 +425,11 @@ def test_only_what_is_listed_is_read_in_full(history, monkeypatch):
 def test_what_is_signed_is_in_the_audit(log, time):
     """Each deed about one transaction, oldest first, and none about another."""
     id_ = begin(log, 0)
-    log.sign(f"deliver {id_}", who="ada", why="again", before="x", after="x")
+    log.sign("deliver", id_, who="ada", why="again", before="x", after="x")
     time.time += 1
-    log.sign(f"resolve {id_}", who="bob", why="by hand", before=None, after="aborted")
-    log.sign("resolve orders.0.2", who="eve", why="other", before=None, after="y")
+    log.sign("resolve", id_, who="bob", why="by hand", before=None, after="aborted")
+    other = TransactionId("orders", 0, 2)
+    log.sign("resolve", other, who="eve", why="other", before=None, after="y")
     found = log.audit(id_)
     assert [(one.who, one.what, one.after) for one in found] == [
         ("ada", f"deliver {id_}", "x"),

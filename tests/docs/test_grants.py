@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from manual import blocks, page
 from support.branches import ONE, OTHER
 from support.kinds import KINDS
 from support.participant import close, keep, no_sender
+from support.texts import texts
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.outbox import Outbox
+from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.store import open_log
+from tracing_2pc.store.kit import added
+from tracing_2pc.store.log import schema
+from tracing_2pc.testing import served
+
+TEXTS = texts("kit")
 
 pytestmark = pytest.mark.ci
 
@@ -72,26 +79,50 @@ def test_what_the_page_grants_is_enough(
     close(world)
 
 
-def test_a_service_that_may_not_change_its_tables_says_what_their_owner_runs(
-    postgres_database, execute, caplog, monkeypatch
+def test_a_role_that_owns_nothing_works_without_a_new_column(
+    postgres_database, execute, monkeypatch, capsys
 ):
-    """An older release has made them without a column: one line with the SQL."""
-    monkeypatch.setattr(Outbox, "start", no_sender)
+    """An earlier release has made log and journal: `check` shows the SQL for the owner,
+    and after it all is well."""
+
+    def of(role: str) -> str:
+        return postgres_database.replace("postgres@", f"{role}@")
+
+    def with_a_note(tables: Tables, *args: str) -> None:
+        make_tables(tables, *args)
+        tables.branch.append_column(added("0.2.0", "note", sa.Text()))
+
     execute(OWNERS)
-    owners = postgres_database.replace("postgres@", "ledger@")
-    owner = KINDS["Outbox"](owners)
-    keep(owner, "orders.0.1", ONE)
+    begin(of("orders"), 0)
+    owner = KINDS["TaggedRows"](of("ledger"))
+    keep(owner, "orders.0.1", OTHER)
     close(owner)
+    execute(VIEWER)
     execute(SERVICE)
-    with psycopg.connect(owners, autocommit=True) as ledger:
-        ledger.execute("ALTER TABLE outbox_tpc_quarantine DROP COLUMN answer")
-        of_service = postgres_database.replace("postgres@", "ledger_service@")
-        world = KINDS["Outbox"](of_service)
-        assert world.client.get("/health/ready").status_code == 503
-        found = re.findall("As its owner run: (.*)", caplog.text)
-        assert len(found) >= 2  # at its start, and not ready
-        ledger.execute(found[0])
+    write = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA orders"
+    execute(f"GRANT {write} TO orders_viewer")
+    execute("ALTER TABLE orders.tpc_transaction DROP COLUMN detail")
+    new = schema.transaction.c.detail.info
+    monkeypatch.setitem(new, *added("0.2.0", "detail", sa.Text()).info.popitem())
+    make_tables = Tables.__init__
+    monkeypatch.setattr(Tables, "__init__", with_a_note)
+    begin(of("orders_viewer"), 0)
+    world = KINDS["TaggedRows"](of("ledger_service"))
     keep(world, "orders.1.1", ONE)
+    monkeypatch.setenv("TPC_LOG", of("orders_viewer"))
+    with served(world.resource, "participant") as url:
+        monkeypatch.setenv("TPC_PARTICIPANTS", f"participant={url}")
+        monkeypatch.setenv("TPC_TOKEN", "not-looked-at")
+        assert main(["check"]) == 1
+        lines = " ".join(capsys.readouterr().out.split())
+        for role, table, column in (
+            ("orders", "tpc_transaction", "detail"),
+            ("ledger", "orders_tpc_branch", "note"),
+        ):
+            alter = f"ALTER TABLE {table} ADD COLUMN {column} TEXT"
+            assert TEXTS["lacks"].format(alter=alter) in lines
+            execute(f"SET ROLE {role}; SET search_path = {role}; {alter}; RESET ROLE")
+        assert main(["check"]) == 0
     close(world)
 
 

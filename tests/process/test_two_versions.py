@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import sqlalchemy as sa
 import urllib3
 
 from tracing_2pc.core.model import TransactionId
@@ -22,23 +24,42 @@ from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import open_log
 
 ROOT: Final = Path(__file__).parents[2]
-NEXT: Final = {
-    "pyproject.toml": ('version = "0.1.0"', 'version = "0.2.0"'),
-    "tracing_2pc/http/server.py": (
+NEXT: Final = (
+    ("pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"'),
+    (
+        "tracing_2pc/http/server.py",
         '"state": str(answer.state)}',
         '"state": str(answer.state), "next": [{"new": 1}]}',
     ),
-    "tracing_2pc/http/client.py": (
+    (
+        "tracing_2pc/http/client.py",
         "contract.VERSION_HEADER: contract.VERSION,",
         'contract.VERSION_HEADER: contract.VERSION, "Tpc-Next": "new",',
     ),
-    "tracing_2pc/participant/journal/schema.py": (
-        'sa.Column("sealed", sa.Float(53)),',
-        'sa.Column("sealed", sa.Float), sa.Column("next", sa.Text, info={ADDED: 1}),',
+    (
+        "tracing_2pc/participant/journal/schema.py",
+        "import Schema\n",
+        "import Schema, added\n",
     ),
-}
-"""What a minor release may change, by file: a field of each answer, a header, a
-column of the journal that older releases need not read."""
+    (
+        "tracing_2pc/participant/journal/schema.py",
+        'sa.Column("sealed", sa.Float(53)),',
+        'sa.Column("sealed", sa.Float), added("0.2.0", "next", sa.Text()),',
+    ),
+    (
+        "tracing_2pc/store/log/facts.py",
+        '    _maybe("cause", sa.Text()),',
+        '    _maybe("region", sa.Text(), since="0.2.0"), _maybe("cause", sa.Text()),',
+    ),
+    (
+        "tracing_2pc/core/model.py",
+        "    cause: str | None = None  # of an abort\n    detail",
+        '    region: str | None = "north"\n    cause: str | None = None\n    detail',
+    ),
+)
+"""What a minor release may change: a field of each answer, a header, a
+column of the journal, and one more fact about a transaction: a line in the list of
+facts, and a field of the record."""
 
 SERVICE: Final = """
 import sys
@@ -54,18 +75,19 @@ from importlib.metadata import version
 from tracing_2pc import ParticipantSink
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import run_one_batch
-url, batch = sys.argv[1], int(sys.argv[2])
+url, batch, log = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 print(version("tracing-2pc"), flush=True)
 sink = ParticipantSink({"ledger": url}, token=None)
-log = open_log("sqlite:///log.db")
+log = open_log(log)
 run_one_batch(sink, [{"id": batch}], application="orders", batch=batch, log=log)
 """
+LAST: Final = "orders.3.1"
 STATES: Final = {
     "orders.0.1": TransactionState.COMMITTED,
     "orders.1.1": TransactionState.ABORTED,
     "orders.1.2": TransactionState.COMMITTED,
     "orders.2.1": TransactionState.COMMITTED,
-    "orders.3.1": TransactionState.COMMITTED,
+    LAST: TransactionState.COMMITTED,
 }
 
 
@@ -79,7 +101,7 @@ def versions(tmp_path_factory) -> dict[str, Path]:
         shutil.copytree(ROOT / name, folder / "tree" / name)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "tree")
-    for file, (old, new) in NEXT.items():
+    for file, old, new in NEXT:
         text = (folder / "tree" / file).read_text(encoding="utf-8")
         assert text.count(old) == 1, file
         (folder / "tree" / file).write_text(text.replace(old, new), encoding="utf-8")
@@ -92,8 +114,8 @@ def versions(tmp_path_factory) -> dict[str, Path]:
 class Versions:
     """Programs of one version or the other, in a folder of their own."""
 
-    def __init__(self, versions: dict[str, Path], folder: Path) -> None:
-        self._versions, self._folder = versions, folder
+    def __init__(self, versions: dict[str, Path], folder: Path, log: str) -> None:
+        self._versions, self._folder, self._log = versions, folder, log
 
     def start(self, version: str, *command: str, **more: str) -> subprocess.Popen[str]:
         """Start Python in a group of its own, which a failpoint kills."""
@@ -120,7 +142,8 @@ class Versions:
         if failpoint:
             file = str(self._folder / failpoint)
             more = {"TPC_FAILPOINT": failpoint, "TPC_FAILPOINT_FILE": file}
-        ended, said = self.run(version, "-c", DRIVER, url, str(batch), **more)
+        about = (url, str(batch), self._log)
+        ended, said = self.run(version, "-c", DRIVER, *about, **more)
         assert said == f"{version}\n"
         return ended
 
@@ -135,18 +158,32 @@ class Versions:
             process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        pytest.param("0.1.0", "0.2.0", id="services first", marks=pytest.mark.ci),
-        pytest.param("0.2.0", "0.1.0", id="job first", marks=pytest.mark.nightly),
+@pytest.fixture(
+    params=[
+        pytest.param(("0.1.0", "0.2.0", "sqlite"), marks=pytest.mark.ci),
+        pytest.param(("0.2.0", "0.1.0", "postgresql"), marks=pytest.mark.ci),
+        pytest.param(("0.1.0", "0.2.0", "postgresql"), marks=pytest.mark.nightly),
+        pytest.param(("0.2.0", "0.1.0", "sqlite"), marks=pytest.mark.nightly),
     ],
+    ids=lambda param: "-".join(param),
 )
-def test_two_versions(versions, tmp_path, ours, theirs):
+def order(request, tmp_path) -> tuple[str, str, str]:
+    """The version that begins, the other one, and the URL of their decision log."""
+    ours, theirs, kind = request.param
+    if kind == "postgresql":
+        return ours, theirs, request.getfixturevalue("postgres_database")
+    return ours, theirs, f"sqlite:///{tmp_path}/log.db"
+
+
+def test_two_versions(versions, tmp_path, order):
     """A driver of one version commits at a participant of the other. What it leaves
     undecided, a driver of the other version writes again; what it leaves decided, a
-    recovery of the other delivers; and the participant may change its version then."""
-    both = Versions(versions, tmp_path)
+    recovery of the other delivers; and the participant may change its version then.
+
+    One more fact is stored by the version that knows it, and kept by the other.
+    """
+    ours, theirs, log_url = order
+    both = Versions(versions, tmp_path, log_url)
     with both.service(theirs) as url:
         assert both.write(ours, url, 0) == 0
         answer = urllib3.request("GET", f"{url}/transactions/orders.0.1").json()
@@ -157,17 +194,30 @@ def test_two_versions(versions, tmp_path, ours, theirs):
     with both.service(ours) as url:
         here = {
             "TPC_TOKEN": "not-looked-at",
-            "TPC_LOG": "sqlite:///log.db",
+            "TPC_LOG": log_url,
             "TPC_PARTICIPANTS": f"ledger={url}",
         }
         recovered, said = both.run(theirs, "-m", "tracing_2pc", "recover", **here)
         assert recovered == 0, said
         assert both.write(theirs, url, 3) == 0
-    with closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
+        shown, said = both.run(
+            "0.2.0", "-m", "tracing_2pc", "show", LAST, "--json", **here
+        )
+        known = "north" if theirs == "0.2.0" else None
+        assert (shown, json.loads(said)["record"]["region"]) == (0, known)
+    with closing(open_log(log_url)) as log:
         for name, state in STATES.items():
             record = log.read(TransactionId.parse(name))
             assert record is not None
             assert record.state is state, name
+        asked = sa.text("SELECT id, region FROM tpc_transaction ORDER BY id")
+        regions = dict(map(tuple, log._database.ask(asked, {})))
+    assert regions == {
+        name: "north" if version == "0.2.0" else None
+        for name, version in zip(
+            STATES, (ours, ours, theirs, ours, theirs), strict=True
+        )
+    }
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
         rows = database.execute("SELECT id FROM orders ORDER BY id").fetchall()
         names = database.execute(

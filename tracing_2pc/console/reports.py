@@ -99,7 +99,7 @@ def incidents(
 ) -> Iterator[Incident]:
     """Yield what persons have done before a time, newest first."""
     for entry in log.audits(application, before, limit):
-        id_ = TransactionId.parse(entry.what.rpartition(" ")[2])
+        id_ = TransactionId.parse(entry.about)
         of_batch = TransactionFilter(id_.application, batch=id_.batch, limit=MOST)
         rows = {row.transaction: row for row in log.transactions(of_batch)}
         yield Incident(entry, id_, rows.get(id_))

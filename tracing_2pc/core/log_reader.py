@@ -78,14 +78,20 @@ class TransactionPage(NamedTuple):
 
 
 class AuditEntry(NamedTuple):
-    """What a person did, in their words."""
+    """An action of a person, with their reason. `at` is in Unix seconds."""
 
     at: float
     who: str
-    what: str
+    verb: str
+    about: str  # a transaction's id, or the name of an application
     why: str
     before: str | None
     after: str | None
+
+    @property
+    def what(self) -> str:
+        """The action and its object, as in `resolve orders.7.1`."""
+        return f"{self.verb} {self.about}"
 
 
 class LogCondition(NamedTuple):
@@ -94,6 +100,8 @@ class LogCondition(NamedTuple):
     shown: str  # its address, without what is secret
     version: int  # of the schema
     durability: Mapping[str, str]  # settings that say whether a commit outlives a crash
+    # SQL that adds what an earlier release did not make; the log works without it.
+    lacking: tuple[str, ...] = ()
 
 
 class LogReader(Protocol):
@@ -159,9 +167,6 @@ class LogReader(Protocol):
 
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
         """Return the same for each transaction that is not finished, by its id."""
-
-    def reason(self, transaction: TransactionId) -> str | None:
-        """Return why it was quarantined, if it ever was."""
 
     def audit(self, transaction: TransactionId) -> list[AuditEntry]:
         """Return what persons have done about it, oldest first."""

@@ -20,15 +20,8 @@ from tracing_2pc.core.states import (
     Vote,
 )
 
-PREVIOUS: Final = "tpc-previous"
-"""Key in the carrier of an attempt: traceparent of the one before it at this batch.
-Stored for the link between their roots, and never sent."""
-
-LINKS: Final = "tpc-links"
-"""Key in the carrier of a commit: the contexts that its rows came with, as JSON.
-Stored for the root's links, and never sent."""
-
 MOST_LINKS: Final = 32
+"""Contexts of a commit's rows that its record keeps, and its root links to."""
 
 MAX_BRANCHES: Final = 20_000
 """A commit names at most so many branches to one participant: its body has a limit."""
@@ -294,11 +287,12 @@ class TransactionRecord:
     deadline: float | None = None
     own_sinks: frozenset[str] = frozenset()  # participants that only the job can reach
     given_up: frozenset[str] = frozenset()
-    cause: str | None = None  # of an abort; quarantine puts its reason in its place
-    detail: str | None = (
-        None  # of that cause: at which step who answered or raised what
-    )
+    cause: str | None = None  # of an abort
+    detail: str | None = None  # of that cause: the step, and the answer or error there
+    reason: str | None = None  # why it was quarantined, if it ever was
     passed_by: int | None = None  # a batch of a stream that was refused because of it
+    previous: str | None = None  # traceparent of the attempt before it at its batch
+    links: tuple[Carrier, ...] = ()  # contexts that a commit's rows came with
     # In vain, at the participant that took most of them.
     tries: int = dataclasses.field(default=0, compare=False)
     newly_decided: bool = dataclasses.field(default=False, compare=False)

@@ -241,12 +241,19 @@ class DecisionLog(Protocol):
         """
 
     def sign(
-        self, what: str, *, who: str, why: str, before: str | None, after: str
+        self,
+        verb: str,
+        about: TransactionId,
+        *,
+        who: str,
+        why: str,
+        before: str | None,
+        after: str,
     ) -> None:
-        """Put on record what a person does elsewhere; changes nothing else.
+        """Put an action of a person elsewhere on record; changes nothing else.
 
-        `what` is a verb and a transaction's id, as in `resolve orders.7.1`; `after`
-        what it is told, or has become.
+        `verb` is as in `resolve`; `after` is what the transaction is told, or has
+        become.
         """
 
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:

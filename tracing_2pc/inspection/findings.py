@@ -398,7 +398,10 @@ def find_in_brokers(
 
 
 def find_in_condition(condition: LogCondition) -> Iterator[Finding]:
-    """Yield what may lose a decision in a crash of the log's database."""
+    """Yield what may lose a decision in a crash, and what the log's tables lack."""
+    for sql in condition.lacking:
+        what = "its tables lack a column of this release, and it works without"
+        yield fault(Source(SourceKind.LOG), what, f"as their owner run: {sql}")
     for name, value in condition.durability.items():
         if value.lower() not in _DURABLE[name]:
             what = f"{name} is {value}: a crash may lose decisions"

@@ -132,6 +132,8 @@ class TransactionView:
     timeline: tuple[TimelineEvent, ...]
     next: tuple[NextStep, ...]  # what comes by itself
     actions: tuple[Action, ...]  # what a person may do
+    # Every fact of its record that is a word or a number, by name; none without one.
+    record: Mapping[str, Any]
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -308,7 +310,7 @@ def _view_of(
     audit = tuple(log.audit(transaction))
     receipts = record.receipts if record else ()
     deliveries = evidence.deliveries
-    words = ("state", "decision", "run", "cause", "detail")
+    words = ("state", "decision", "run", "cause", "detail", "reason")
     names = (*words, "started", "decided", "finished")
     on_record: dict[str, Any] = {name: getattr(record, name, None) for name in names}
     return TransactionView(
@@ -319,7 +321,6 @@ def _view_of(
         forgotten_through=evidence.forgotten_through,
         **on_record,
         trace=record.trace_id if record else None,
-        reason=log.reason(transaction),
         near=near,
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],
@@ -333,7 +334,14 @@ def _view_of(
         timeline=_timeline(record, deliveries, audit, reports),
         next=next_steps(context),
         actions=actions_for(context),
+        record=_facts(record) if record else {},
     )
+
+
+def _facts(record: TransactionRecord) -> dict[str, Any]:
+    fields = (field for field in dataclasses.fields(record) if field.compare)
+    facts = {field.name: to_plain(getattr(record, field.name)) for field in fields}
+    return {n: v for n, v in facts.items() if not isinstance(v, (list, dict))}
 
 
 def _near(log: LogReader, record: TransactionRecord) -> Iterator[Attempt]:

@@ -105,8 +105,8 @@ def resolve(
         elif record.finished is not None:
             log.leave(transaction, who=who, why=reason)
         else:
-            what, state = f"deliver {transaction}", str(record.state)
-            log.sign(what, who=who, why=reason, before=state, after=state)
+            state, by = str(record.state), {"who": who, "why": reason}
+            log.sign("deliver", transaction, before=state, after=state, **by)
     if record.state is TransactionState.QUARANTINED:
         tracing = OpenTelemetryTracing()
         tracing.quarantined(record, action)
@@ -205,11 +205,11 @@ def resolve_orphan(
     """
     reason = check_reason(reason)
     carrier = check_orphan(log, participant, transaction, outcome, orphan_after)
-    name, what = participant.name, f"resolve {transaction}"
+    name, by = participant.name, {"who": who, "why": reason}
     before = f"prepared at {name}"
 
     def sign(after: str) -> None:
-        log.sign(what, who=who, why=reason, before=before, after=after)
+        log.sign("resolve", transaction, before=before, after=after, **by)
 
     with operator_span(str(outcome), transaction, carrier, name):
         sign(f"{name} is told to {outcome}")

@@ -193,7 +193,7 @@ class Outbox(ParticipantEngine):
     def unfit(self) -> Sequence[tuple[str, str]]:
         """Return what does not fit at a relay's broker, asked each minute."""
         with self._reading() as connection:
-            return self._queue.unfit(connection)
+            return [*super().unfit(), *self._queue.unfit(connection)]
 
     def _trouble(self, connection: Connection) -> str:
         return self._quarantine.trouble(connection)

@@ -117,7 +117,7 @@ class Publications(Queue):
     def positions(self) -> tuple[str, Mapping[str, PositionRow]]:
         """Return the journal's id, and what is on record of positions."""
         with self._database.read() as connection:
-            journal = sa.select(self._tables.schema.c.journal)
+            journal = sa.select(self._tables.identity.c.id)
             return connection.execute(journal).scalar_one(), self._positions(connection)
 
     def is_empty(self) -> bool:

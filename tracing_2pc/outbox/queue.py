@@ -25,7 +25,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
-from tracing_2pc.participant.journal.schema import ADDED, TAG, Tables
+from tracing_2pc.participant.journal.schema import TAG, Tables
 from tracing_2pc.store.engines.database import storable
 from tracing_2pc.tracing.propagation import span_of, storable_context
 
@@ -128,7 +128,7 @@ class Queue:
             sa.Column("body", sa.Text, nullable=False),
             sa.Column("status", sa.Integer, nullable=False),
             sa.Column("since", sa.Float(53), nullable=False),
-            sa.Column("answer", sa.Text, info={ADDED: True}),
+            sa.Column("answer", sa.Text),
         )
         self.refusals = tables.add(
             "refusals",
@@ -156,7 +156,7 @@ class Queue:
             sa.Column("body", sa.Text),
             # Of one that was to be sent again: it left the queue in another way.
             sa.Column("not_taken", sa.Boolean, nullable=False),
-            sa.Column("answer", sa.Text, info={ADDED: True}),
+            sa.Column("answer", sa.Text),
             sqlite_autoincrement=True,  # rows may be deleted: no tag comes twice
         )
         sa.Index(f"{tables.name}_tpc_by_hand_key", key)

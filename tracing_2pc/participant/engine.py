@@ -287,7 +287,7 @@ class ParticipantEngine:
         """
         try:
             with self._reading() as connection:
-                connection.execute(sa.select(self._journal.tables.schema.c.version))
+                connection.execute(sa.select(self._journal.tables.identity.c.version))
                 trouble = self._trouble(connection)
             self._database.check_writable()
         except (sa.exc.SQLAlchemyError, ConfigurationError) as error:
@@ -309,7 +309,14 @@ class ParticipantEngine:
 
     def unfit(self) -> Sequence[tuple[str, str]]:
         """Return what does not fit at what it depends on, each with its cure."""
-        return ()
+        with self._reading() as connection:
+            return [
+                (
+                    "its tables lack a column of this release",
+                    f"as their owner run: {sql}",
+                )
+                for sql in self._journal.tables.lacking(connection)
+            ]
 
     def gauges(self) -> dict[str, float]:
         """Measure, by the names of the registry; nothing once it is closed."""

@@ -31,6 +31,7 @@ from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.protocol.votes import check_votes
 from tracing_2pc.store.engines.sqlite import open_sqlite, storage_faults
 from tracing_2pc.store.engines.urls import database_url, display_url, missing_file
+from tracing_2pc.store.kit import settled
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log.database import open_log
 
@@ -154,9 +155,9 @@ def read_log(url: str) -> Log:
     ):
         records = change.load(sa.text("1 = 1"))
         ask = change.connection.execute
-        applications = ask(sa.select(schema.application)).all()
-        runs = ask(sa.select(schema.run)).all()
-        audit = ask(sa.select(schema.audit.c.what)).scalars().all()
+        applications = ask(sa.select(*settled(schema.application))).all()
+        runs = ask(sa.select(*settled(schema.run))).all()
+        audit = ask(sa.select(schema.audit.c.about)).scalars().all()
     below = {a.name: a.forgotten_through for a in applications}
     told = {a.name: a.durable_forgotten_through for a in applications}
     # Of an application that was adopted none is durable until it begins a batch.
@@ -167,8 +168,7 @@ def read_log(url: str) -> Log:
         {name: -1 if to is None else to for name, to in below.items()},
         {name: -1 if to is None else to for name, to in told.items()},
         {(r.application, r.run): r.sequence for r in runs},
-        # `resolve orders.7.1`, `give up orders.7.1`: the last word is what it is about
-        frozenset(what.rpartition(" ")[2] for what in audit),
+        frozenset(audit),
     )
 
 
@@ -215,7 +215,7 @@ def read_journals(url: str, participant: str, log: Log) -> list[Journal]:
 def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
     tables = Tables("", prefix)
     ask = connection.execute
-    kind = ask(sa.select(tables.schema.c.kind)).scalar()
+    kind = ask(sa.select(tables.identity.c.kind)).scalar()
     found = {
         row.application: Journal(
             row.application,
@@ -223,7 +223,7 @@ def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
             -1 if row.forgotten_through is None else row.forgotten_through,
             is_exact=kind != _EXTERNAL,
         )
-        for row in ask(sa.select(tables.application))
+        for row in ask(sa.select(*settled(tables.application)))
     }
     t = tables.transaction.c
     columns = (t.application, t.batch, t.attempt, t.seal, t.resolved_because)
@@ -234,11 +234,15 @@ def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
                 journal.seals[id_] = row.seal
             if row.resolved_because is not None:
                 journal.by_hand.add(id_)
-    for row in ask(sa.select(tables.branch, tables.branch.c.rows.label("row_count"))):
-        if (journal := found.get(row.application)) is not None:
-            id_ = TransactionId(row.application, row.batch, row.attempt)
-            held = Held(row.state, row.row_count, row.digest)
-            journal.branches[id_][BranchId(row.partition, row.task_attempt)] = held
+    b = tables.branch.c
+    task = (b.application, b.batch, b.attempt, b.partition, b.task_attempt)
+    for *id_of, partition, task_attempt, state, count, digest in ask(
+        sa.select(*task, b.state, b.rows, b.digest)
+    ):
+        if (journal := found.get(id_of[0])) is not None:
+            branch = BranchId(partition, task_attempt)
+            held = Held(state, count, digest)
+            journal.branches[TransactionId(*id_of)][branch] = held
     return [*found.values()]
 
 

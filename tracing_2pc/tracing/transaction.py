@@ -8,7 +8,6 @@ process that decides or delivers builds the span from the log's record.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +20,6 @@ from opentelemetry.trace import Link, SpanKind
 
 from tracing_2pc.core import names
 from tracing_2pc.core.model import (
-    LINKS,
-    PREVIOUS,
     Carrier,
     TransactionId,
     TransactionRecord,
@@ -133,9 +130,9 @@ class OpenTelemetryTracing:
                 shown = detail[:2] if cause == "error" else detail
                 attributes["tpc.failure"] = ": ".join(shown)
         # To what was current when the root was reserved, and to the attempt before.
-        keys = (key for key in (LINK, PREVIOUS) if key in record.carrier)
-        near = ({"traceparent": record.carrier[key]} for key in keys)
-        links = [*_links(near), *_origins(record.carrier)]
+        near = filter(None, (record.carrier.get(LINK), record.previous))
+        links = _links({"traceparent": context} for context in near)
+        links += _origins(record.links)
         times = _nanoseconds(record.started), _nanoseconds(decided or record.started)
         name, carrier = names.TRANSACTION, record.carrier
         try:
@@ -270,12 +267,8 @@ def _export_below_root(
     )
 
 
-def _origins(carrier: Carrier) -> list[Link]:
-    """Link to what a transaction's rows came with; `sw8` is for SkyWalking."""
-    try:
-        contexts = [Carrier(one) for one in json.loads(carrier.get(LINKS, "[]"))]
-    except (TypeError, ValueError):
-        return []
+def _origins(contexts: Iterable[Carrier]) -> list[Link]:
+    """Link to the contexts that rows came with; `sw8` is for SkyWalking."""
     return [
         Link(span, {name: text for name, text in context.items() if name == "sw8"})
         for context in contexts

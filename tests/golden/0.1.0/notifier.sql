@@ -29,10 +29,10 @@ CREATE TABLE outbox_tpc_branch (
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "outbox_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79574970176966476438e+09,1.79574970189964056013e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79574970204918169976e+09,1.79574970213188409807e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.7957497022300908566e+09,1.79574970237602591508e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79574970249582099909e+09,NULL);
+INSERT INTO "outbox_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79581581571538019181e+09,1.79581581584653878205e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79581581590037488941e+09,1.79581581591680717463e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79581581594928646082e+09,1.79581581600419139862e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79581581603709077837e+09,NULL);
 CREATE TABLE outbox_tpc_by_hand (
 	number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
 	"key" VARCHAR(160) NOT NULL, 
@@ -60,7 +60,7 @@ CREATE TABLE outbox_tpc_quarantine (
 	answer TEXT, 
 	PRIMARY KEY ("key")
 );
-INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','{"id": 0, "amount": 0.5}',422,1.7957497019967074394e+09,'no such card');
+INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','{"id": 0, "amount": 0.5}',422,1.79581581588076186184e+09,'no such card');
 CREATE TABLE outbox_tpc_queue (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -72,7 +72,7 @@ CREATE TABLE outbox_tpc_queue (
 	committed FLOAT NOT NULL, 
 	PRIMARY KEY (application, batch, partition, task_attempt)
 );
-INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,2,3,'{"traceparent": "00-eaffbf55cd222eec176b375452804c1c-db551a972767fc89-03"}',1.79574970238365602499e+09);
+INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,2,3,'{"traceparent": "00-fd920d53f436e05eccef21ccb9b55d52-5070de4b77bc70ce-03"}',1.79581581600459241863e+09);
 CREATE TABLE outbox_tpc_refusals (
 	application VARCHAR(40) NOT NULL, 
 	in_a_row INTEGER NOT NULL, 
@@ -81,17 +81,17 @@ CREATE TABLE outbox_tpc_refusals (
 INSERT INTO "outbox_tpc_refusals" VALUES('orders',1);
 CREATE TABLE outbox_tpc_schema (
 	version INTEGER NOT NULL, 
-	journal VARCHAR(32) NOT NULL, 
+	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "outbox_tpc_schema" VALUES(1,'5c6d18a13e2745d59e4cf277ed5608dc','outbox');
+INSERT INTO "outbox_tpc_schema" VALUES(1,'bf9444a15adc4a25806c450e9c7a477d','outbox');
 CREATE TABLE outbox_tpc_sender (
 	id INTEGER NOT NULL, 
 	holder VARCHAR(40) NOT NULL, 
 	until FLOAT NOT NULL, 
 	PRIMARY KEY (id)
 );
-INSERT INTO "outbox_tpc_sender" VALUES(1,'aa8fada6686cb24fa2905664a6333456',0.0);
+INSERT INTO "outbox_tpc_sender" VALUES(1,'0459bd6228513ad52e2a96db9e61554d',0.0);
 CREATE TABLE outbox_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -101,10 +101,10 @@ CREATE TABLE outbox_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-c1f048f376a3df8041f40dbce091595a-2a0dbd634c0efe8b-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-005a7d342e3b3e4b4bde06ed2e01d41b-d4d142fd61b5fc27-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-eaffbf55cd222eec176b375452804c1c-1ccd71876a1ddcdd-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-322fec2b8f3f7b155ff06ad3be39fe45-4b0da4cac38fdd4f-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-db095066c6f1903824bba76caf180194-29a9894c47586636-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-72b2963208bd16a0f3b9ff85b2dd3114-80033212a920278b-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-fd920d53f436e05eccef21ccb9b55d52-62674c58dc40c087-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-22ade6903c483bdb31e2c5da4f43b203-aac7651e7df0e297-03"}');
 CREATE INDEX outbox_tpc_open ON outbox_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX outbox_tpc_by_hand_key ON outbox_tpc_by_hand ("key");
 DELETE FROM "sqlite_sequence";

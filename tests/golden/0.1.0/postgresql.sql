@@ -92,7 +92,7 @@ CREATE SEQUENCE public.orders_tpc_branch_tag_seq
 ALTER SEQUENCE public.orders_tpc_branch_tag_seq OWNED BY public.orders_tpc_branch.tag;
 CREATE TABLE public.orders_tpc_schema (
     version integer NOT NULL,
-    journal character varying(32) NOT NULL,
+    id character varying(32) NOT NULL,
     kind character varying(40) NOT NULL
 );
 CREATE TABLE public.orders_tpc_transaction (
@@ -181,7 +181,7 @@ CREATE TABLE public.outbox_tpc_refusals (
 );
 CREATE TABLE public.outbox_tpc_schema (
     version integer NOT NULL,
-    journal character varying(32) NOT NULL,
+    id character varying(32) NOT NULL,
     kind character varying(40) NOT NULL
 );
 CREATE TABLE public.outbox_tpc_sender (
@@ -208,7 +208,8 @@ CREATE TABLE public.tpc_application (
 CREATE TABLE public.tpc_audit (
     at double precision NOT NULL,
     who text NOT NULL,
-    what text NOT NULL,
+    verb text NOT NULL,
+    about text NOT NULL,
     why text NOT NULL,
     before text,
     after text
@@ -242,6 +243,11 @@ CREATE TABLE public.tpc_run (
     registered double precision NOT NULL,
     batch bigint NOT NULL
 );
+CREATE TABLE public.tpc_schema (
+    version integer NOT NULL,
+    id character varying(32) NOT NULL,
+    kind character varying(40) NOT NULL
+);
 CREATE TABLE public.tpc_transaction (
     id text NOT NULL,
     application text NOT NULL,
@@ -256,86 +262,78 @@ CREATE TABLE public.tpc_transaction (
     timeout double precision DEFAULT '0'::double precision NOT NULL,
     deadline double precision,
     carrier text NOT NULL,
+    previous text,
+    links text,
     rows bigint,
+    cause text,
+    detail text,
     reason text,
+    passed_by bigint,
     checksum text NOT NULL
 );
-CREATE TABLE public.tpc_version (
-    version integer NOT NULL
-);
-CREATE SEQUENCE public.tpc_version_version_seq
-    AS integer
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1;
-ALTER SEQUENCE public.tpc_version_version_seq OWNED BY public.tpc_version.version;
 ALTER TABLE ONLY public.orders_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.orders_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.outbox_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_by_hand ALTER COLUMN number SET DEFAULT nextval('public.outbox_tpc_by_hand_number_seq'::regclass);
-ALTER TABLE ONLY public.tpc_version ALTER COLUMN version SET DEFAULT nextval('public.tpc_version_version_seq'::regclass);
-INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795749707.621063, '{}');
-INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795749707.621063, '{}');
-INSERT INTO public.events_tpc_head VALUES (1, '26b2dbdfa85c4cac9d97b4fa0fedc0a1', 2, 0, 604800, 7776000);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795749707.621063);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795749707.621063);
-INSERT INTO public.events_tpc_passed VALUES (1795749707.6669536, 1);
-INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795749707.6669536);
+INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795815819.5996504, '{}');
+INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795815819.5996504, '{}');
+INSERT INTO public.events_tpc_head VALUES (1, '5e4702e60f8546bf973307280b932fbc', 2, 0, 604800, 7776000);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795815819.5996504);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795815819.5996504);
+INSERT INTO public.events_tpc_passed VALUES (1795815819.6378324, 1);
+INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795815819.6378324);
 INSERT INTO public.orders_tpc VALUES (0, 0.5, 1);
 INSERT INTO public.orders_tpc VALUES (1, 1.5, 3);
 INSERT INTO public.orders_tpc VALUES (2, 2.5, 4);
 INSERT INTO public.orders_tpc_application VALUES ('orders', NULL, 'ledger');
-INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795749705.5891924, 1795749705.712543);
-INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795749706.0247347, 1795749706.2718623);
-INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795749706.4401, 1795749706.6388073);
-INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795749706.970328, NULL);
+INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795815818.502848, 1795815818.6183069);
+INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795815818.7608888, 1795815818.7971237);
+INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795815818.9672875, 1795815819.109116);
+INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795815819.2477264, NULL);
 INSERT INTO public.orders_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.orders_tpc_schema VALUES (1, 'd17cd70c27834fcda2f920805ed67595', 'tagged_rows');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-956efbb16c8d8faf940763e5bc6f83c6-82dd6e925ec0cba0-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-0c53e7fcce91518aae46d8d6d8e65d43-28055c56ea9c53ca-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-2d5984dd0de3a12dcaed097785d336ee-1aa16c125edcfc66-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-aa5a894af2410069a7de03b44a75a71f-f96964660e2b7845-03"}');
+INSERT INTO public.orders_tpc_schema VALUES (1, '84d4f64283f9499686bdb4f4b4f3935c', 'tagged_rows');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-6e6ff730ddbfb13fb08948d81f406c1e-6d3bb3aa3722fff3-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-249409c36d44b3a70115daa638ca191b-a367a55b112b101e-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-3ab20fc19fc71d696a7df036803376e0-18ff8937b374a748-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-969a8dce61d9a1070f496e13ce0341c1-5819140a05d5d6aa-03"}');
 INSERT INTO public.outbox_tpc VALUES (3, 0, '{"id": 1, "amount": 1.5}');
 INSERT INTO public.outbox_tpc VALUES (4, 0, '{"id": 2, "amount": 2.5}');
 INSERT INTO public.outbox_tpc_application VALUES ('orders', NULL, 'notifier');
-INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795749705.375558, 1795749705.7420459);
-INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795749705.9627376, 1795749706.1231332);
-INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795749706.4634714, 1795749706.6674924);
-INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795749706.7479324, NULL);
+INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795815818.4268956, 1795815818.6488981);
+INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795815818.7670617, 1795815818.8167083);
+INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795815818.9845989, 1795815819.0720234);
+INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795815819.2234855, NULL);
 INSERT INTO public.outbox_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795749705.8909981, 'no such card');
-INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-2d5984dd0de3a12dcaed097785d336ee-0a2906c952c2942a-03"}', 1795749706.6692812);
+INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795815818.7194076, 'no such card');
+INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-3ab20fc19fc71d696a7df036803376e0-8763028726f8cc77-03"}', 1795815819.0741453);
 INSERT INTO public.outbox_tpc_refusals VALUES ('orders', 1);
-INSERT INTO public.outbox_tpc_schema VALUES (1, '9df1ee4896954e8ebd0d0a6d6e1b668d', 'outbox');
-INSERT INTO public.outbox_tpc_sender VALUES (1, '760323f6914991dfe945b581705e7fd2', 0);
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-956efbb16c8d8faf940763e5bc6f83c6-9b6af96f55e79c43-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-0c53e7fcce91518aae46d8d6d8e65d43-d81cc51060c2eea7-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-2d5984dd0de3a12dcaed097785d336ee-1a226a507e2fceeb-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-aa5a894af2410069a7de03b44a75a71f-910a2c8473a9741f-03"}');
+INSERT INTO public.outbox_tpc_schema VALUES (1, '9deb1ce5945f4462840e97acd30e5f78', 'outbox');
+INSERT INTO public.outbox_tpc_sender VALUES (1, '147f4a4b3e5f0393a766640cec0acc48', 0);
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-6e6ff730ddbfb13fb08948d81f406c1e-2e544fa478e75cf7-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-249409c36d44b3a70115daa638ca191b-613cf5952a83150f-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-3ab20fc19fc71d696a7df036803376e0-33e34cd68e57f1ee-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-969a8dce61d9a1070f496e13ce0341c1-fb0fc618d78da9b6-03"}');
 INSERT INTO public.tpc_application VALUES ('orders', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795749705.8381443, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795749705.8381443, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795749706.2126215, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795749706.3402846, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795749706.6869774, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795749706.6869774, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795815818.6809833, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795815818.6809833, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795815818.8617675, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795815818.8716753, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795815819.149531, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795815819.149531, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'notifier', 1, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'ledger', 0, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
-INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795749705.308606, 0);
-INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795749705.3172956, 1795749705.6430807, 1795749705.8381443, 900, 1795750605.307949, '{"tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749705288449867","traceparent":"00-956efbb16c8d8faf940763e5bc6f83c6-02f3559ee8936fb3-03"}', 1, NULL, '6f78ece5d158d618ec8d9402031385bc401f6f5487f78fa74ea802a7b5b91629');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795749705.8824623, 1795749706.0676215, 1795749706.3402846, 900, 1795750605.882017, '{"tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749705878257019","traceparent":"00-0c53e7fcce91518aae46d8d6d8e65d43-b00b48fd6c2ae8ff-03"}', 0, 'aborted: error: while it was written: RuntimeError: a task failed', '7d229daa9ce1c38a46bb8052a4616c06a02732d25b6fd1d160672bd7af77fb31');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795749706.364656, 1795749706.5061643, 1795749706.6869774, 900, 1795750606.364211, '{"tpc-previous":"00-0c53e7fcce91518aae46d8d6d8e65d43-b00b48fd6c2ae8ff-03","tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749706353519501","traceparent":"00-2d5984dd0de3a12dcaed097785d336ee-32f06f9ae3e4fb05-03"}', 1, NULL, '6f52ba0028a31823314c3663bfd66b0b9304893c942edda9dde4d1a7d798b1ff');
-INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795749706.7063303, 1795749707.0608885, NULL, 900, 1795750606.705894, '{"tpc-process":"{\"service.instance.id\": \"51893ef8-2c5f-4065-865c-f7dec0c32ca1\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795749706703777953","traceparent":"00-aa5a894af2410069a7de03b44a75a71f-ec82ddfc080ad3a8-03"}', 1, NULL, '83a6142b7ca01f142730840632d7c365a1e73c53ebe75b8799bfddb20db3fc34');
-INSERT INTO public.tpc_version VALUES (1);
+INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795815818.2321985, 0);
+INSERT INTO public.tpc_schema VALUES (1, 'aff64c1763854b90955290a70ed26d85', 'log');
+INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795815818.233612, 1795815818.557982, 1795815818.6809833, 900, 1795816718.229647, '{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815818209862247","traceparent":"00-6e6ff730ddbfb13fb08948d81f406c1e-e02485dc7e0aaed4-03"}', NULL, NULL, 1, NULL, NULL, NULL, NULL, '66c9a6801cf70170a4ea6792c91fbe1c5b76f10490a93a37b6bf9563cc528989');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795815818.7039032, 1795815818.781112, 1795815818.8716753, 900, 1795816718.703423, '{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815818697142953","traceparent":"00-249409c36d44b3a70115daa638ca191b-c0c4794c2c004428-03"}', NULL, NULL, 0, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, '462e5aca30cf0af49461e17627d9cb5ae77edc70ddf43f6cbd9df7df9567c555');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795815818.8801055, 1795815819.0381346, 1795815819.149531, 900, 1795816718.879607, '{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815818877608862","traceparent":"00-3ab20fc19fc71d696a7df036803376e0-2eca62da6025e442-03"}', '00-249409c36d44b3a70115daa638ca191b-c0c4794c2c004428-03', NULL, 1, NULL, NULL, NULL, NULL, 'b1330b8aa20a3f0591461839e1de211a549edb9ae6c8484c7f408ebaaff13b38');
+INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795815819.1680775, 1795815819.2819078, NULL, 900, 1795816719.16751, '{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815819154771531","traceparent":"00-969a8dce61d9a1070f496e13ce0341c1-2b90f0f70fce19cf-03"}', NULL, NULL, 1, NULL, NULL, NULL, NULL, '9680ec50d15d4f939cae31cb4ae8436799988bec59df3b36b9ad0c7c389688fd');
 SELECT pg_catalog.setval('public.orders_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_by_hand_number_seq', 1, false);
-SELECT pg_catalog.setval('public.tpc_version_version_seq', 1, false);
 ALTER TABLE ONLY public.events_tpc_event
     ADD CONSTRAINT events_tpc_event_pkey PRIMARY KEY ("position");
 ALTER TABLE ONLY public.events_tpc_key
@@ -392,8 +390,6 @@ ALTER TABLE ONLY public.tpc_transaction
     ADD CONSTRAINT tpc_transaction_application_batch_attempt_key UNIQUE (application, batch, attempt);
 ALTER TABLE ONLY public.tpc_transaction
     ADD CONSTRAINT tpc_transaction_pkey PRIMARY KEY (id);
-ALTER TABLE ONLY public.tpc_version
-    ADD CONSTRAINT tpc_version_pkey PRIMARY KEY (version);
 CREATE INDEX events_tpc_key_position ON public.events_tpc_key USING btree ("position");
 CREATE INDEX orders_tpc_open ON public.orders_tpc_branch USING btree (tag) WHERE (sealed IS NULL);
 CREATE INDEX orders_tpc_tag ON public.orders_tpc USING brin (tpc_tag);

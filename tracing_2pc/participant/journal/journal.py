@@ -32,6 +32,7 @@ from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.journal.statements import Statements
 from tracing_2pc.store.engines.writes import execute
+from tracing_2pc.store.kit import settled
 
 _SLICE: Final = 500
 _STATES: Final = frozenset(map(str, BranchState))
@@ -258,7 +259,7 @@ class Journal:
         names = sa.select(a.c.application, a.c.participant).where(self._in_use())
         if application is not None:
             names = names.where(a.c.application == application)
-        journal = connection.execute(sa.select(self.tables.schema.c.journal)).scalar()
+        journal = connection.execute(sa.select(self.tables.identity.c.id)).scalar()
         rows = connection.execute(names.order_by(a.c.application)).all()
         return Identity(str(journal), {r.application: r.participant for r in rows})
 
@@ -342,7 +343,7 @@ class Journal:
         """List a page of unsealed branches, oldest first, and the next page's start."""
         b, t = self.tables.branch, self.tables.transaction
         statement = (
-            sa.select(b, b.c.rows.label("row_count"), t.c.carrier)
+            sa.select(*settled(b), b.c.rows.label("row_count"), t.c.carrier)
             .join_from(b, t, self._of_transaction())
             .where(b.c.sealed.is_(None), b.c.tag > after)
         )

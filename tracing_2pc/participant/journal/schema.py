@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.schema import CreateColumn, SchemaItem
 
-from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.store.kit import Schema
 
 VERSION: Final = 1
-ADDED: Final = "added"
-"""In `info` of a column, NULL by default, that tables of an older release lack."""
-
 TAG: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 """The number that a branch's rows carry."""
 
@@ -39,19 +34,13 @@ _SET_LAST_TAG: Final = {
 logger = logging.getLogger(__name__)
 
 
-class Tables:
+class Tables(Schema):
     """The journal of a resource, which is of one kind for ever: `<name>_tpc_…`."""
 
     def __init__(self, kind: str, name: str) -> None:
-        self.kind = kind
+        prefix = f"{name}_tpc_"
+        super().__init__(prefix, kind, VERSION, f"the journal {prefix}…")
         self.name = name
-        self.metadata = sa.MetaData()
-        self.schema = self.add(
-            "schema",
-            sa.Column("version", sa.Integer, nullable=False),
-            sa.Column("journal", sa.String(32), nullable=False),
-            sa.Column("kind", sa.String(40), nullable=False),
-        )
         self.application = self.add(
             "application",
             sa.Column("application", sa.String(40), primary_key=True),
@@ -95,55 +84,14 @@ class Tables:
             postgresql_where=unsealed,
         )
 
-    def add(self, suffix: str, *items: SchemaItem, **options: Any) -> sa.Table:
-        """Define one more table, `<name>_tpc_<suffix>`: it is made with the others."""
-        return sa.Table(f"{self.name}_tpc_{suffix}", self.metadata, *items, **options)
-
     def create(self, connection: Connection) -> None:
         """Make what is missing. The caller excludes other creators.
 
         Raises:
-            ConfigurationError: a newer release made them, or another kind of resource;
-                or they are damaged.
+            ConfigurationError: as `Schema.exists`.
         """
-        self.metadata.create_all(connection)
-        self._add_columns(connection)
-        row = connection.execute(sa.select(self.schema)).one_or_none()
-        if row is None:
-            made = {"version": VERSION, "journal": uuid.uuid4().hex, "kind": self.kind}
-            connection.execute(self.schema.insert().values(made))
-        elif not isinstance(row.version, int):
-            raise ConfigurationError(
-                f"{self.schema.name} is damaged: it has version {row.version!r}. "
-                "Restore its database"
-            )
-        elif row.version > VERSION:
-            raise ConfigurationError(
-                f"{self.schema.name} has version {row.version}, this tracing_2pc knows "
-                f"{VERSION}: upgrade tracing_2pc here"
-            )
-        elif row.kind != self.kind:
-            raise ConfigurationError(
-                f"the journal {self.name}_tpc_… is of another kind of resource, "
-                f"{row.kind}: choose another name for this {self.kind}"
-            )
+        super().create(connection)
         self.raise_next_tag(connection, [self.branch.c.tag])
-
-    def _add_columns(self, connection: Connection) -> None:
-        """Add the columns that `ADDED` marks, where an older release made the tables.
-
-        It may be at work beside us, and goes on: it leaves them NULL.
-        """
-        for table in self.metadata.sorted_tables:
-            if not (added := [c for c in table.columns if ADDED in c.info]):
-                continue
-            there = {c["name"] for c in sa.inspect(connection).get_columns(table.name)}
-            quoted = connection.dialect.identifier_preparer.quote(table.name)
-            for column in added:
-                if column.name not in there:
-                    defined = CreateColumn(column).compile(dialect=connection.dialect)
-                    alter = f"ALTER TABLE {quoted} ADD COLUMN {defined}"
-                    connection.exec_driver_sql(alter)
 
     def raise_next_tag(
         self, connection: Connection, columns: Iterable[sa.ColumnElement[int]]

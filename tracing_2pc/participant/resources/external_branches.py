@@ -39,6 +39,7 @@ from tracing_2pc.participant.branch_store import Add, BranchStore, BranchUpload
 from tracing_2pc.participant.journal.database import begin_now, commit
 from tracing_2pc.participant.journal.journal import Journal, in_slices, rows_of
 from tracing_2pc.participant.journal.session_locks import session_locks
+from tracing_2pc.store.kit import settled
 
 logger = logging.getLogger(__name__)
 
@@ -334,7 +335,7 @@ class ExternalBranches(BranchStore):
         """Compare branches with the decision; refuse where one ended otherwise."""
         b = self.journal.tables.branch
         ended = b.c.state.in_(("committed", "aborted"))
-        statement = sa.select(b).where(*rows_of(b, transaction), ended)
+        statement = sa.select(*settled(b)).where(*rows_of(b, transaction), ended)
         rows = connection.execute(statement).all()
         committed = self._place.committed(connection, [r.tag for r in rows])
         for r in rows:

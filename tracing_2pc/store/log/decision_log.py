@@ -15,7 +15,6 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import (
     ADOPTED,
-    PREVIOUS,
     BeginResult,
     Carrier,
     Receipt,
@@ -34,9 +33,10 @@ from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.engines.writes import execute
 from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
+from tracing_2pc.store.log.facts import checksum_of
 from tracing_2pc.store.log.reader import SqlLogReader
 from tracing_2pc.store.log.receipts import check_receipts
-from tracing_2pc.store.log.records import Change, checksum_of
+from tracing_2pc.store.log.records import Change
 from tracing_2pc.tracing import instruments
 
 _FINISHING: Final = (TransactionState.COMMITTING, TransactionState.ABORTING)
@@ -125,8 +125,6 @@ class SqlDecisionLog(SqlLogReader):
                 change.decide(record, Decision.ABORT, "superseded", detail=by)
                 for record in active
             )
-            if carrier and (previous := status.carrier.get("traceparent")):
-                carrier = Carrier({**carrier, PREVIOUS: previous})
             opened = TransactionRecord(
                 # Rule 3: each attempt has its own id.
                 id=TransactionId(application, batch, status.attempt + 1),
@@ -141,6 +139,7 @@ class SqlDecisionLog(SqlLogReader):
                 timeout=timeout,
                 deadline=status.clock + timeout if timeout else None,
                 own_sinks=frozenset(own_sinks),
+                previous=status.carrier.get("traceparent") if carrier else None,
             )
             change.add(opened)
             return BeginResult(
@@ -156,7 +155,7 @@ class SqlDecisionLog(SqlLogReader):
             with contextlib.suppress(DecisionLogError), self._durable() as change:
                 record = change.read(TransactionId.parse(error.transaction_id or ""))
                 if record is not None and record.passed_by is None:
-                    change.note_passed(dataclasses.replace(record, passed_by=batch))
+                    change.write(dataclasses.replace(record, passed_by=batch))
             raise
 
     def decide(
@@ -292,14 +291,14 @@ class SqlDecisionLog(SqlLogReader):
         with self._durable() as change:
             record = change.read_known(transaction)
             if record.state is not TransactionState.QUARANTINED:
-                after = rules.apply_event(record, TransactionEvent.QUARANTINE)
-                change.write(after, reason=reason)
+                event = TransactionEvent.QUARANTINE
+                change.write(rules.apply_event(record, event, reason=reason))
 
     def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
         with self._durable(transaction) as change:
             before = change.read_known(transaction)
             after = change.decide(before, Decision.ABORT, "operator")
-            change.sign(who, f"abort {transaction}", why, before.state, after.state)
+            change.sign("abort", transaction, who, why, before.state, after.state)
 
     def leave(self, transaction: TransactionId, *, who: str, why: str) -> None:
         with self._durable() as change:
@@ -309,9 +308,9 @@ class SqlDecisionLog(SqlLogReader):
                     f"{transaction} is {before.state}, and no stream has passed it",
                     transaction_id=str(transaction),
                 )
-            change.note_passed(dataclasses.replace(before, passed_by=None))
+            change.write(dataclasses.replace(before, passed_by=None))
             passed = f"passed by batch {before.passed_by}"
-            change.sign(who, f"leave {transaction}", why, passed, before.state)
+            change.sign("leave", transaction, who, why, passed, before.state)
 
     def resume(
         self, transaction: TransactionId, decision: Decision, *, who: str, why: str
@@ -325,7 +324,7 @@ class SqlDecisionLog(SqlLogReader):
                     transaction_id=str(transaction),
                 )
             change.write(after)
-            change.sign(who, f"resume {transaction}", why, before.state, after.state)
+            change.sign("resume", transaction, who, why, before.state, after.state)
 
     def conclude(
         self, transaction: TransactionId, outcome: str, *, who: str, why: str
@@ -337,7 +336,7 @@ class SqlDecisionLog(SqlLogReader):
             event = TransactionEvent.CONCLUDE
             change.write(rules.apply_event(before, event, finished=self._now()))
             after = f"concluded {outcome}"
-            change.sign(who, f"conclude {transaction}", why, before.state, after)
+            change.sign("conclude", transaction, who, why, before.state, after)
 
     def give_up(
         self, transaction: TransactionId, participant: str, *, who: str, why: str
@@ -356,13 +355,20 @@ class SqlDecisionLog(SqlLogReader):
             change.write(record, given_up=participant)
             after = f"{before.state} without {participant}"
             why = storable(change.connection, why)  # a sink's own, perhaps
-            change.sign(who, f"give up {transaction}", why, before.state, after)
+            change.sign("give up", transaction, who, why, before.state, after)
 
     def sign(
-        self, what: str, *, who: str, why: str, before: str | None, after: str
+        self,
+        verb: str,
+        about: TransactionId,
+        *,
+        who: str,
+        why: str,
+        before: str | None,
+        after: str,
     ) -> None:
         with self._durable() as change:
-            change.sign(who, what, why, before, after)
+            change.sign(verb, about, who, why, before, after)
 
     def initialise(
         self, application: str, from_batch: int, *, who: str = "tracing-2pc init"
@@ -375,8 +381,8 @@ class SqlDecisionLog(SqlLogReader):
                     "goes on is in the log. To reprocess on purpose, choose a new "
                     "application name and a new checkpoint."
                 )
-            what, why = f"init {application}", "it ran before without this log"
-            change.sign(who, what, why, None, f"from batch {from_batch}")
+            why = "it ran before without this log"
+            change.sign("init", application, who, why, None, f"from batch {from_batch}")
 
     def adopt(
         self,
@@ -416,8 +422,8 @@ class SqlDecisionLog(SqlLogReader):
                 )
             if transaction.attempt:
                 change.add(record)
-            what = f"adopt {transaction if transaction.attempt else application}"
-            change.sign(who, what, why, None, f"from batch {batch}")
+            about = transaction if transaction.attempt else application
+            change.sign("adopt", about, who, why, None, f"from batch {batch}")
 
     def take_lease(self, application: str, who: str, seconds: float) -> bool:
         """Take an application's lease, or renew our own; False if another holds it.

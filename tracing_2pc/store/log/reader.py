@@ -30,17 +30,15 @@ from tracing_2pc.core.model import (
     TransactionRecord,
     carrier_from_json,
 )
-from tracing_2pc.core.states import FINAL, Decision, TransactionState
+from tracing_2pc.core.states import FINAL, TransactionState
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log import statements as sql
+from tracing_2pc.store.log.facts import read
 from tracing_2pc.store.log.records import (
     Change,
-    cause_of,
     is_time,
-    passed_by_of,
     readable,
-    said_in,
     state_of,
 )
 
@@ -51,12 +49,6 @@ _LAST: Final = 2**62
 """Above each batch and attempt."""
 
 _AT_ONCE: Final = 500  # ids in one statement
-
-_AUDIT_VERBS: Final = (
-    *("abort", "deliver", "resume", "conclude"),
-    *("give up", "leave", "resolve", "adopt"),
-)
-"""Verbs of audit entries that are about one transaction."""
 
 _values_of_delivery: Final = operator.attrgetter(
     *(field.name for field in dataclasses.fields(DeliveryRecord))
@@ -182,7 +174,9 @@ class SqlLogReader:
         low, high = (start[0], high) if chosen.open_only else (low, start[0])
         asked |= {"low": low, "high": high, "looked_at": looked_at}
         asked |= {"from_batch": start[0], "from_attempt": start[1]}
-        rows = connection.execute(sql.summaries(order, *wanted), asked).all()
+        absent = schema.absent_facts(connection)
+        lists = sql.summaries(order, *wanted, absent=absent)
+        rows = connection.execute(lists, asked).all()
         if chosen.participant is None or len(rows) > most:
             return _Part(rows, None)
         last = connection.execute(sql.last_looked_at(order, *wanted), asked).first()
@@ -273,23 +267,21 @@ class SqlLogReader:
 
     def condition(self) -> LogCondition:
         with self._database.reading() as connection:
-            version = schema.version_of(connection)
+            version = connection.scalar(sa.select(schema.LOG.identity.c.version)) or 0
+            lacking = schema.LOG.lacking(connection)
         durability = self._database.durability()
-        return LogCondition(self._database.address, version, durability)
-
-    def reason(self, transaction: TransactionId) -> str | None:
-        rows = self._ask(sql.REASON, one=str(transaction))
-        return _reason(rows[0]) if rows else None
+        address = self._database.address
+        return LogCondition(address, version, durability, tuple(lacking))
 
     def audit(self, transaction: TransactionId) -> list[AuditEntry]:
-        whats = [f"{verb} {transaction}" for verb in _AUDIT_VERBS]
-        return [AuditEntry(*row) for row in self._ask(sql.AUDIT_OF, whats=whats)]
+        rows = self._ask(sql.AUDIT_OF, one=str(transaction))
+        return [AuditEntry(*row) for row in rows]
 
     def audits(
         self, application: str | None, before: float, limit: int
     ) -> list[AuditEntry]:
-        asked = {"about": f"% {application or '%'}.%"}
-        rows = self._ask(sql.AUDIT, **asked, before=before, most=limit)
+        asked = {"like": f"{application or '%'}.%", "before": before, "most": limit}
+        rows = self._ask(sql.AUDIT, **asked)
         return [AuditEntry(*row) for row in rows]
 
 
@@ -352,25 +344,10 @@ def _started(row: Any) -> float:
 
 def _summary(row: Any) -> TransactionSummary:
     with readable(row.id):
-        cause, detail = cause_of(row.reason)
-        return TransactionSummary(
-            transaction=TransactionId.parse(row.id),
-            state=TransactionState(row.state),
-            decision=row.decision and Decision(row.decision),
-            started=row.started,
-            decided=row.decided,
-            finished=row.finished,
-            rows=row.rows,
-            reason=_reason(row),
-            passed_by=passed_by_of(row.reason),
-            cause=cause,
-            detail=detail,
-            carrier=carrier_from_json(row.carrier),
-        )
-
-
-def _reason(row: Any) -> str | None:
-    return None if cause_of(row.reason)[0] else said_in(row.reason)
+        # It is only not linked where its trace context is damaged.
+        shown = {"rows": lambda rows: rows, "carrier": carrier_from_json}
+        summary = read(row, sql.SUMMARY, **shown)
+        return TransactionSummary(transaction=TransactionId.parse(row.id), **summary)
 
 
 def _delivery(row: Any) -> DeliveryRecord:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -15,10 +13,8 @@ import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ContractError, DecisionLogError
 from tracing_2pc.core.model import (
-    LINKS,
     MOST_LINKS,
     BranchId,
-    Carrier,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -32,23 +28,18 @@ from tracing_2pc.core.states import (
     TransactionState,
     Vote,
 )
-from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.engines.writes import execute
-from tracing_2pc.store.log import rules, schema
+from tracing_2pc.store.log import facts, rules, schema
 from tracing_2pc.store.log import statements as sql
+from tracing_2pc.store.log.facts import checksum_of
 from tracing_2pc.store.log.receipts import canonical
 
-_ABORTED: Final = "aborted"
-"""Begins the `reason` of an abort, before its cause and what is known of that; any
-other reason is that of a quarantine."""
+_FIELDS: Final = frozenset(f.name for f in dataclasses.fields(TransactionRecord))
 
 _DECIDE: Final = {
     Decision.COMMIT: TransactionEvent.DECIDE_COMMIT,
     Decision.ABORT: TransactionEvent.DECIDE_ABORT,
 }
-
-_PASSED: Final = re.compile(r"(?:^|; )passed by batch (\d+)$")
-"""Ends the `reason` of what a stream has passed without a commit."""
 
 
 class Change:
@@ -135,7 +126,9 @@ class Change:
 
     def load(self, which: sa.TextClause, **values: Any) -> list[TransactionRecord]:
         """Return records in batch order; refuse one that fails its checksum."""
-        rows = self.connection.execute(sql.load_transactions(which), values).all()
+        absent = schema.absent_facts(self.connection)
+        loads = sql.load_transactions(which, absent)
+        rows = self.connection.execute(loads, values).all()
         if not rows:
             return []
         transactions: dict[str, Any] = {}
@@ -175,19 +168,8 @@ class Change:
 
     def add(self, record: TransactionRecord) -> None:
         """Insert a record, its participants and its receipts."""
-        row = {
-            "id": str(record.id),
-            "application": record.id.application,
-            "batch": record.id.batch,
-            "attempt": record.id.attempt,
-            "run": record.run,
-            "started": record.started,
-            "timeout": record.timeout,
-            "deadline": record.deadline,
-            "carrier": canonical(record.carrier),
-            "reason": None,
-            **_changing(record),
-        }
+        absent = schema.absent_facts(self.connection)
+        row = facts.stored(self.connection, record, facts.present(absent))
         deliveries = [
             {
                 "transaction_id": str(record.id),
@@ -203,28 +185,21 @@ class Change:
             for position, participant in enumerate(record.participants)
         ]
         joined = self._join_few(sql.ADD_DELIVERIES, deliveries)
-        writes = sql.add_transaction(self._dialect, len(joined))
+        writes = sql.add_transaction(self._dialect, len(joined), absent)
         execute(self.connection, writes, {**row, **sql.numbered(joined)})
         if receipts := _receipt_rows(record):
             self.connection.execute(sql.ADD_RECEIPTS, receipts)
 
-    def write(
-        self,
-        record: TransactionRecord,
-        *,
-        reason: str | None = None,
-        given_up: str | None = None,
-    ) -> None:
-        """Store a record's new state, why, and the participant that was given up."""
-        if record.newly_decided and record.cause is not None:
-            reason = ": ".join(filter(None, (_ABORTED, record.cause, record.detail)))
-        if reason is not None:
-            reason = _with_passed(storable(self.connection, reason), record.passed_by)
+    def write(self, record: TransactionRecord, *, given_up: str | None = None) -> None:
+        """Store a record's new state, and the participant that was given up."""
         receipts = _receipt_rows(record) if record.newly_decided else []
         joined = self._join_few(sql.ADD_RECEIPTS, receipts)
-        writes = sql.update_transaction(self._dialect, len(joined))
-        values = {"one": str(record.id), "why": reason, **_changing(record)}
-        execute(self.connection, writes, {**values, **sql.numbered(joined)})
+        absent = schema.absent_facts(self.connection)
+        changing = facts.present(absent, only_changes=True)
+        writes = sql.update_transaction(self._dialect, len(joined), absent)
+        values = facts.stored(self.connection, record, changing)
+        values |= {"one": str(record.id), **sql.numbered(joined)}
+        execute(self.connection, writes, values)
         if given_up is not None:
             row = {"one": str(record.id), "by": given_up, "at": self._now()}
             self.connection.execute(sql.GIVE_UP, row)
@@ -239,14 +214,7 @@ class Change:
     ) -> TransactionRecord:
         """Store a decision with the receipts that a commit keeps; return the record."""
         kept = tuple(receipts) if decision is Decision.COMMIT else ()
-        links = list(dict.fromkeys(canonical(c) for r in kept for c in r.links))
-        if links and record.carrier:
-            texts = f"[{','.join(links[:MOST_LINKS])}]"
-            record = dataclasses.replace(
-                record, carrier=Carrier({**record.carrier, LINKS: texts})
-            )
-            row = {"one": str(record.id), "carrier": canonical(record.carrier)}
-            self.connection.execute(sql.NOTE_LINKS, row)
+        links = {canonical(c): c for r in kept for c in r.links if record.carrier}
         decided = rules.apply_event(
             record,
             _DECIDE[decision],
@@ -256,17 +224,11 @@ class Change:
             rows=count_rows(kept),
             cause=cause if decision is Decision.ABORT else None,
             detail=detail if decision is Decision.ABORT else None,
+            links=tuple(links.values())[:MOST_LINKS],
             newly_decided=True,
         )
         self.write(decided)
         return decided
-
-    def note_passed(self, record: TransactionRecord) -> None:
-        """Store which batch was begun after it, if any, behind its reason."""
-        one = {"one": str(record.id)}
-        before = self.connection.scalar(sql.REASON, one)
-        reason = _with_passed(said_in(before), record.passed_by)
-        self.connection.execute(sql.NOTE_REASON, {**one, "why": reason})
 
     def _join_few(
         self, add: sa.Insert, rows: list[dict[str, Any]]
@@ -283,10 +245,17 @@ class Change:
         self.connection.execute(sql.FORGET_EARLIER_RECEIPTS, of)
 
     def sign(
-        self, who: str, what: str, why: str, before: str | None, after: str
+        self,
+        verb: str,
+        about: TransactionId | str,
+        who: str,
+        why: str,
+        before: str | None,
+        after: str,
     ) -> None:
         """Store what a person did."""
-        row = {"at": self._now(), "what": what, "who": who, "why": why}
+        row = {"at": self._now(), "verb": verb, "about": str(about)}
+        row |= {"who": who, "why": why}
         row |= {"before": before and str(before), "after": str(after)}
         self.connection.execute(sql.ADD_AUDIT, row)
 
@@ -307,43 +276,6 @@ def _receipt_rows(record: TransactionRecord) -> list[dict[str, Any]]:
     ]
 
 
-def checksum_of(record: TransactionRecord) -> str:
-    """Return SHA-256 over what the protocol reads: a torn or edited record is noticed.
-
-    The receipts of what is committed everywhere are dropped later: not over those.
-    """
-    committed = record.state is TransactionState.COMMITTED
-    read = {
-        "id": str(record.id),
-        "batch": record.id.batch,
-        "attempt": record.id.attempt,
-        "run": record.run,
-        "state": str(record.state),
-        "decision": record.decision and str(record.decision),
-        "participants": record.participants,
-        "deadline": record.deadline,
-        "own_sinks": sorted(record.own_sinks),
-        "given_up": sorted(record.given_up),
-        "receipts": [
-            [str(r.branch), r.participant, r.rows, r.digest, str(r.vote), r.handle]
-            for r in (() if committed else record.receipts)
-        ],
-    }
-    return hashlib.sha256(canonical(read).encode()).hexdigest()
-
-
-def _changing(record: TransactionRecord) -> dict[str, Any]:
-    """Return the columns that a change of state may change, checksum included."""
-    return {
-        "state": str(record.state),
-        "decision": record.decision and str(record.decision),
-        "decided": record.decided,
-        "finished": record.finished,
-        "rows": record.rows if record.decision else None,
-        "checksum": checksum_of(record),
-    }
-
-
 def _record(
     row: Any, deliveries: list[Any], receipts: Iterable[Any]
 ) -> TransactionRecord:
@@ -351,26 +283,14 @@ def _record(
     try:
         record = TransactionRecord(
             id=TransactionId(row.application, row.batch, row.attempt),
-            run=row.run,
-            state=TransactionState(row.state),
-            decision=row.decision and Decision(row.decision),
             participants=tuple(d.participant for d in deliveries),
             acknowledged=_names(d for d in deliveries if d.acknowledged is not None),
-            carrier=Carrier.from_json(row.carrier),
-            started=row.started,
-            decided=row.decided,
-            finished=row.finished,
             receipts=tuple(_receipt(receipt) for receipt in receipts),
-            rows=row.rows or 0,
             forgotten_through=row.forgotten_through,
-            timeout=row.timeout,
-            deadline=row.deadline,
             own_sinks=_names(d for d in deliveries if d.own_sink),
             given_up=_names(d for d in deliveries if d.given_up is not None),
-            cause=cause_of(row.reason)[0],
-            detail=cause_of(row.reason)[1],
-            passed_by=passed_by_of(row.reason),
             tries=max((d.retries for d in deliveries), default=0),
+            **facts.read(row, _FIELDS),
         )
         # Rule 9: a record that cannot be trusted is not read as something else.
         if str(record.id) == row.id and checksum_of(record) == row.checksum:
@@ -381,6 +301,7 @@ def _record(
                 decided
                 and is_final == (record.finished is not None)
                 and all(is_time(d.acknowledged) for d in deliveries)
+                and (record.passed_by is None or record.passed_by > record.id.batch)
             ):
                 return record
     except (TypeError, ValueError):
@@ -413,31 +334,6 @@ def _damaged(id_: str) -> DecisionLogError:
         f"record {id_} does not match its checksum: refused",
         transaction_id=str(id_),
     )
-
-
-def cause_of(reason: str | None) -> tuple[str | None, str | None]:
-    """Return cause and detail of an abort that was not quarantined since."""
-    aborted, _, said = (said_in(reason) or "").partition(": ")
-    if aborted != _ABORTED:
-        return None, None
-    cause, _, detail = said.partition(": ")
-    return cause or None, detail or None
-
-
-def said_in(reason: str | None) -> str | None:
-    """Return a reason without the batch that has passed."""
-    return reason and (_PASSED.sub("", reason) or None)
-
-
-def passed_by_of(reason: str | None) -> int | None:
-    """Return the batch that was begun after it, and refused."""
-    found = _PASSED.search(reason or "")
-    return int(found[1]) if found else None
-
-
-def _with_passed(reason: str | None, batch: int | None) -> str | None:
-    passed = None if batch is None else f"passed by batch {batch}"
-    return "; ".join(filter(None, (reason, passed))) or None
 
 
 def _names(deliveries: Iterable[Any]) -> frozenset[str]:

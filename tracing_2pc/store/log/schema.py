@@ -6,21 +6,17 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.kit import Schema
+from tracing_2pc.store.log.facts import FACTS
 
 VERSION: Final = 1
 _CREATING: Final = 0x7470635F  # "tpc_": one creator at a time, by advisory lock
 
-metadata: Final = sa.MetaData()
+LOG: Final = Schema("tpc_", "log", VERSION, "the decision log", "tpc_version")
 
-version: Final = sa.Table(
-    "tpc_version", metadata, sa.Column("version", sa.Integer, primary_key=True)
-)
-
-application: Final = sa.Table(
-    "tpc_application",
-    metadata,
+application: Final = LOG.add(
+    "application",
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("query", sa.Text, unique=True),
     sa.Column("forgotten_through", sa.BigInteger),
@@ -30,9 +26,8 @@ application: Final = sa.Table(
     sa.Column("lease_until", sa.Double),
 )
 
-run: Final = sa.Table(
-    "tpc_run",
-    metadata,
+run: Final = LOG.add(
+    "run",
     sa.Column("application", sa.Text, primary_key=True),
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("sequence", sa.BigInteger, nullable=False),
@@ -41,31 +36,14 @@ run: Final = sa.Table(
     sa.UniqueConstraint("application", "sequence"),
 )
 
-transaction: Final = sa.Table(
-    "tpc_transaction",
-    metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("application", sa.Text, nullable=False),
-    sa.Column("batch", sa.BigInteger, nullable=False),
-    sa.Column("attempt", sa.BigInteger, nullable=False),
-    sa.Column("run", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("decision", sa.Text),
-    sa.Column("started", sa.Double, nullable=False),
-    sa.Column("decided", sa.Double),
-    sa.Column("finished", sa.Double),
-    sa.Column("timeout", sa.Double, nullable=False, server_default="0"),
-    sa.Column("deadline", sa.Double),
-    sa.Column("carrier", sa.Text, nullable=False),
-    sa.Column("rows", sa.BigInteger),
-    sa.Column("reason", sa.Text),
-    sa.Column("checksum", sa.Text, nullable=False),
+transaction: Final = LOG.add(
+    "transaction",
+    *(fact.column for fact in FACTS),
     sa.UniqueConstraint("application", "batch", "attempt"),
 )
 
-delivery: Final = sa.Table(
-    "tpc_delivery",
-    metadata,
+delivery: Final = LOG.add(
+    "delivery",
     sa.Column("transaction_id", sa.Text, primary_key=True),
     sa.Column("participant", sa.Text, primary_key=True),
     sa.Column("position", sa.Integer, nullable=False),
@@ -78,9 +56,8 @@ delivery: Final = sa.Table(
     sa.Column("given_up", sa.Double),
 )
 
-receipt: Final = sa.Table(
-    "tpc_receipt",
-    metadata,
+receipt: Final = LOG.add(
+    "receipt",
     sa.Column("transaction_id", sa.Text, primary_key=True),
     sa.Column("participant", sa.Text, primary_key=True),
     sa.Column("branch", sa.Text, primary_key=True),
@@ -91,12 +68,12 @@ receipt: Final = sa.Table(
     sa.Column("handle", sa.Text, nullable=False),
 )
 
-audit: Final = sa.Table(
-    "tpc_audit",
-    metadata,
+audit: Final = LOG.add(
+    "audit",
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("who", sa.Text, nullable=False),
-    sa.Column("what", sa.Text, nullable=False),
+    sa.Column("verb", sa.Text, nullable=False),
+    sa.Column("about", sa.Text, nullable=False),  # a transaction or an application
     sa.Column("why", sa.Text, nullable=False),
     sa.Column("before", sa.Text),
     sa.Column("after", sa.Text),
@@ -147,37 +124,28 @@ def ensure(database: Database) -> None:
     """Create what is missing, else write and lock nothing. Idempotent, and at once.
 
     Raises:
-        ConfigurationError: a newer release made this log.
+        ConfigurationError: as `exists`.
     """
-    if exists(database):
-        return
+    with database.reading() as connection:
+        if LOG.exists(connection) and LOG.is_complete(connection):
+            return
     with database.durable() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
-        if not _is_known(connection):
-            metadata.create_all(connection)
-            connection.execute(version.insert().values(version=VERSION))
+        LOG.create(connection)
 
 
 def exists(database: Database) -> bool:
-    """Whether there is a log of a version that we know."""
+    """Whether there is a log of a version that we know.
+
+    Raises:
+        ConfigurationError: a newer release made it, or a version before the first.
+    """
     with database.reading() as connection:
-        return _is_known(connection)
+        return LOG.exists(connection)
 
 
-def _is_known(connection: sa.Connection) -> bool:
-    if not sa.inspect(connection).has_table(version.name):
-        return False
-    made = version_of(connection)
-    if made > VERSION:
-        raise ConfigurationError(
-            f"the decision log has schema version {made}, this release of "
-            f"tracing_2pc knows {VERSION}: upgrade tracing_2pc, or point `log` at "
-            "another database"
-        )
-    return made > 0
-
-
-def version_of(connection: sa.Connection) -> int:
-    """Return the version of the tables; 0 where they are not complete."""
-    return connection.scalar(sa.select(sa.func.max(version.c.version))) or 0
+def absent_facts(connection: sa.Connection) -> frozenset[str]:
+    """Return the columns of transactions that an earlier release did not make."""
+    absent, start = LOG.absent(connection), f"{transaction.name}."
+    return frozenset(n.removeprefix(start) for n in absent if n.startswith(start))

@@ -6,15 +6,22 @@ with a parameter in its place neither database would use them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from tracing_2pc.core.log_reader import TransactionSummary
 from tracing_2pc.store.engines.writes import Writes, join_writes, supports_joined_writes
+from tracing_2pc.store.kit import settled
 from tracing_2pc.store.log import schema
+from tracing_2pc.store.log.facts import Fact, present
+
+SUMMARY: Final = frozenset(f.name for f in dataclasses.fields(TransactionSummary))
+"""Facts that lists of transactions show."""
 
 
 def _sql(text: str) -> sa.TextClause:
@@ -142,13 +149,16 @@ UNFINISHED_APPLICATIONS: Final = _sql("""
 
 
 @functools.cache
-def load_transactions(which: sa.TextClause) -> sa.Select[Any]:
+def load_transactions(
+    which: sa.TextClause, absent: Set[str] = frozenset()
+) -> sa.Select[Any]:
     """Transactions in batch order, a row for each participant, at least one."""
     t, a, d = schema.transaction, schema.application, schema.delivery
+    columns = [t.c[fact.name] for fact in present(absent)]
     told = a.c.durable_forgotten_through.label("forgotten_through")
     joined = t.outerjoin(a, a.c.name == t.c.application)
     return (
-        sa.select(t, told, d)
+        sa.select(*columns, told, *settled(d))
         .select_from(joined.outerjoin(d, d.c.transaction_id == t.c.id))
         .where(which)
         .order_by(t.c.application, t.c.batch, t.c.attempt, d.c.position)
@@ -160,7 +170,7 @@ def load_parts(part: sa.Table, which: sa.TextClause) -> sa.Select[Any]:
     """Deliveries or receipts of the same transactions, by position."""
     ids = sa.select(schema.transaction.c.id).where(which)
     return (
-        sa.select(part)
+        sa.select(*settled(part))
         .where(part.c.transaction_id.in_(ids))
         .order_by(part.c.transaction_id, part.c.position)
     )
@@ -187,15 +197,13 @@ DELIVERIES_OF_ONE: Final = load_parts(schema.delivery, ONE)
 ADD_AUDIT: Final = schema.audit.insert()
 
 
-def _add(table: sa.Table, number: int | None = None) -> sa.Insert:
-    """Insert a row; a number goes to the end of its parameters' names."""
-    end = "" if number is None else f"_{number}"
-    return table.insert().values({c.name: sa.bindparam(c.name + end) for c in table.c})
-
-
 def _add_rows(table: sa.Table, rows: int) -> list[sa.Insert]:
     """Insert so many, `numbered`: SQLAlchemy would make one INSERT of all each time."""
-    return [_add(table, number) for number in range(rows)]
+    names = [column.name for column in settled(table)]
+    return [
+        table.insert().values({c: sa.bindparam(f"{c}_{n}") for c in names})
+        for n in range(rows)
+    ]
 
 
 def numbered(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -208,22 +216,28 @@ MOST_JOINED: Final = 16
 
 
 @functools.cache
-def add_transaction(dialect: str, participants: int) -> Writes:
+def add_transaction(
+    dialect: str, participants: int, absent: Set[str] = frozenset()
+) -> Writes:
     """Add a transaction and so many deliveries, which are `numbered`."""
     deliveries = _add_rows(schema.delivery, participants)
-    return join_writes(dialect, *deliveries, _add(schema.transaction))
+    add = schema.transaction.insert().values(_values(present(absent)))
+    return join_writes(dialect, *deliveries, add)
+
+
+def _values(facts: Iterable[Fact]) -> dict[str, sa.BindParameter[Any]]:
+    return {fact.name: sa.bindparam(fact.name) for fact in facts}
 
 
 @functools.cache
-def update_transaction(dialect: str, receipts: int) -> Writes:
+def update_transaction(
+    dialect: str, receipts: int, absent: Set[str] = frozenset()
+) -> Writes:
     """Store a decision of `one` with so many receipts, `numbered`; or a later state."""
     t = schema.transaction
-    names = ("state", "decision", "decided", "rows", "finished", "checksum")
     update = t.update().where(t.c.id == sa.bindparam("one"))
-    update = update.values({name: sa.bindparam(name) for name in names})
-    reason = sa.func.coalesce(sa.bindparam("why", type_=sa.Text), t.c.reason)
-    added = _add_rows(schema.receipt, receipts)
-    return join_writes(dialect, *added, update.values(reason=reason))
+    update = update.values(_values(present(absent, only_changes=True)))
+    return join_writes(dialect, *_add_rows(schema.receipt, receipts), update)
 
 
 ADD_RECEIPTS: Final = schema.receipt.insert()
@@ -371,19 +385,11 @@ APPLICATION_OF: Final = sa.text(
     "SELECT name AS name FROM tpc_application WHERE query = :asked"
 )
 
-NOTE_LINKS: Final = _sql("""
-    UPDATE tpc_transaction SET carrier = :carrier WHERE id = :one
-""")
-
-NOTE_REASON: Final = _sql("""
-    UPDATE tpc_transaction SET reason = :why WHERE id = :one
-""")
-
 PASSED: Final = sa.text("""id IN
     (SELECT (SELECT id FROM tpc_transaction AS newest
              WHERE newest.application = tpc_application.name
              ORDER BY batch DESC, attempt DESC LIMIT 1) FROM tpc_application)
-    AND reason LIKE '%passed by batch %' AND state IN ('active', 'aborting', 'aborted')
+    AND passed_by IS NOT NULL AND state IN ('active', 'aborting', 'aborted')
 """)
 """Newest transactions that a stream has passed without a commit."""
 
@@ -398,19 +404,15 @@ NEWEST_COMMITS: Final = sa.text(
 )
 """The last three of each application, as far as they are finished."""
 
-REASON: Final = sa.text("SELECT reason FROM tpc_transaction WHERE id = :one")
-
 AUDIT_OF: Final = (
-    sa.select(schema.audit)
-    .where(schema.audit.c.what.in_(sa.bindparam("whats", expanding=True)))
+    sa.select(*settled(schema.audit))
+    .where(schema.audit.c.about == sa.bindparam("one"))
     .order_by(schema.audit.c.at)
 )
 """Reads the whole audit, which has a row for each action of a person."""
 
 _SUMMARY: Final = """
-    SELECT id AS id, state AS state, decision AS decision, started AS started,
-        decided AS decided, finished AS finished, rows AS rows, reason AS reason,
-        carrier AS carrier
+    SELECT id AS id, {columns}
     FROM {source} WHERE {wanted} ORDER BY batch {order}, attempt {order} LIMIT :most
 """
 _PLACE: Final = """application = :of AND batch BETWEEN :low AND :high
@@ -431,7 +433,9 @@ _WANTED: Final = {
 
 
 @functools.cache
-def summaries(order: str, *wanted: str) -> sa.TextClause:
+def summaries(
+    order: str, *wanted: str, absent: Set[str] = frozenset()
+) -> sa.TextClause:
     """What one application has beyond a place, along the index.
 
     `participant` is held against `:looked_at` transactions, since none may have it.
@@ -442,7 +446,11 @@ def summaries(order: str, *wanted: str) -> sa.TextClause:
     if "participant" in wanted:
         source = f"({_looked_at(order, where)}) AS looked_at"
         where = _WANTED["participant"]
-    return _sql(_SUMMARY.format(source=source, order=order, wanted=where))
+    names = [fact.name for fact in present(absent) if fact.name in SUMMARY]
+    # A column has a name of ours, as above.
+    columns = ", ".join(f"{name} AS {name}" for name in names)
+    made = {"source": source, "order": order, "wanted": where, "columns": columns}
+    return _sql(_SUMMARY.format(**made))
 
 
 @functools.cache
@@ -466,10 +474,10 @@ def _looked_at(order: str, where: str) -> str:
 
 
 AUDIT: Final = (
-    sa.select(schema.audit)
+    sa.select(*settled(schema.audit))
     .where(
         schema.audit.c.at < sa.bindparam("before"),
-        schema.audit.c.what.like(sa.bindparam("about")),
+        schema.audit.c.about.like(sa.bindparam("like")),
     )
     .order_by(schema.audit.c.at.desc())
     .limit(sa.bindparam("most"))
@@ -492,7 +500,7 @@ OLDEST_AND_NEWEST: Final = _sql("""
 """)
 
 OUTSTANDING_OF: Final = (
-    sa.select(schema.delivery)
+    sa.select(*settled(schema.delivery))
     .where(
         schema.delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
         schema.is_null(schema.delivery.c.acknowledged)
@@ -502,7 +510,7 @@ OUTSTANDING_OF: Final = (
 )
 """Participants that have not acknowledged, or that were told a part only."""
 
-DELIVERIES_AT: Final = sa.select(schema.delivery).where(
+DELIVERIES_AT: Final = sa.select(*settled(schema.delivery)).where(
     schema.delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
     schema.delivery.c.participant == sa.bindparam("by"),
 )

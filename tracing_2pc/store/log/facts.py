@@ -1,0 +1,204 @@
+"""The columns of a transaction: one list, of which its SQL and its records are made.
+
+To add a fact, add a line to `FACTS` and a field of that name to `TransactionRecord`.
+Where lists of transactions show it, too, `TransactionSummary` has the same field.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Container, Iterable, Mapping, Set
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from tracing_2pc.core.model import Carrier, TransactionRecord
+from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.store.engines.database import storable
+from tracing_2pc.store.kit import added
+from tracing_2pc.store.log.receipts import canonical
+
+Store = Callable[[TransactionRecord], Any]
+Read = Callable[[Any], Any]
+
+
+class Fact(NamedTuple):
+    """A column, what a record stores there, and what is read back.
+
+    `read` is None where no field of the record has that name. What `changes` is stored
+    again with each new state. What is `foreign` is a text from elsewhere: it may hold
+    characters that the database does not take.
+    """
+
+    column: sa.Column[Any]
+    store: Store
+    read: Read | None
+    changes: bool = False
+    foreign: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the column, and of the field."""
+        return self.column.name
+
+
+def _field(name: str) -> Store:
+    return lambda record: getattr(record, name)
+
+
+def _as_stored(value: Any) -> Any:
+    return value
+
+
+def _fact(
+    name: str,
+    type_: sa.types.TypeEngine[Any],
+    store: Store | None = None,
+    read: Read | None = _as_stored,
+    *,
+    changes: bool = False,
+    primary_key: bool = False,
+    server_default: str | None = None,
+) -> Fact:
+    column = sa.Column(
+        *(name, type_),
+        nullable=False,
+        primary_key=primary_key,
+        server_default=server_default,
+    )
+    return Fact(column, store or _field(name), read, changes)
+
+
+def _maybe(
+    name: str,
+    type_: sa.types.TypeEngine[Any],
+    store: Store | None = None,
+    read: Read = _as_stored,
+    *,
+    changes: bool = True,
+    foreign: bool = False,
+    since: str | None = None,
+) -> Fact:
+    """A fact that is None until it is known."""
+    column = added(since, name, type_) if since else sa.Column(name, type_)
+    return Fact(column, store or _field(name), read, changes, foreign)
+
+
+def _word(name: str) -> Store:
+    return lambda record: getattr(record, name) and str(getattr(record, name))
+
+
+def _stored_links(record: TransactionRecord) -> str | None:
+    return canonical(record.links) if record.links else None
+
+
+def _contexts(text: str | None) -> tuple[Carrier, ...]:
+    return tuple(map(Carrier, json.loads(text or "[]")))
+
+
+def _rows(stored: int | None) -> int:
+    return stored or 0
+
+
+def checksum_of(record: TransactionRecord) -> str:
+    """Return SHA-256 over what the protocol reads: a torn or edited record is noticed.
+
+    The receipts of what is committed everywhere are dropped later: not over those.
+    """
+    committed = record.state is TransactionState.COMMITTED
+    read = {
+        "id": str(record.id),
+        "batch": record.id.batch,
+        "attempt": record.id.attempt,
+        "run": record.run,
+        "state": str(record.state),
+        "decision": record.decision and str(record.decision),
+        "participants": record.participants,
+        "deadline": record.deadline,
+        "own_sinks": sorted(record.own_sinks),
+        "given_up": sorted(record.given_up),
+        "receipts": [
+            [str(r.branch), r.participant, r.rows, r.digest, str(r.vote), r.handle]
+            for r in (() if committed else record.receipts)
+        ],
+    }
+    return hashlib.sha256(canonical(read).encode()).hexdigest()
+
+
+FACTS: Final = (
+    _fact("id", sa.Text(), lambda r: str(r.id), None, primary_key=True),
+    _fact("application", sa.Text(), lambda r: r.id.application, None),
+    _fact("batch", sa.BigInteger(), lambda r: r.id.batch, None),
+    _fact("attempt", sa.BigInteger(), lambda r: r.id.attempt, None),
+    _fact("run", sa.Text()),
+    _fact("state", sa.Text(), _word("state"), TransactionState, changes=True),
+    _maybe("decision", sa.Text(), _word("decision"), lambda w: w and Decision(w)),
+    _fact("started", sa.Double()),
+    _maybe("decided", sa.Double()),
+    _maybe("finished", sa.Double()),
+    _fact("timeout", sa.Double(), server_default="0"),
+    _maybe("deadline", sa.Double(), changes=False),
+    _fact("carrier", sa.Text(), lambda r: canonical(r.carrier), Carrier.from_json),
+    # The traceparent of the attempt before it at the same batch.
+    _maybe("previous", sa.Text(), changes=False),
+    # Contexts that its rows came with, as JSON.
+    _maybe("links", sa.Text(), _stored_links, _contexts),
+    _maybe("rows", sa.BigInteger(), lambda r: r.rows if r.decision else None, _rows),
+    _maybe("cause", sa.Text()),  # of an abort
+    _maybe("detail", sa.Text(), foreign=True),
+    # Why it was quarantined, if it ever was.
+    _maybe("reason", sa.Text(), foreign=True),
+    # The batch of a stream that was begun after it, and refused.
+    _maybe("passed_by", sa.BigInteger()),
+    _fact("checksum", sa.Text(), checksum_of, None, changes=True),
+)
+"""The checksum covers what the protocol decides by, and no other fact."""
+
+
+@functools.cache
+def present(absent: Set[str], *, only_changes: bool = False) -> tuple[Fact, ...]:
+    """Return the facts whose columns are there; of those that change, or of all."""
+    return tuple(
+        fact
+        for fact in FACTS
+        if fact.name not in absent and (fact.changes or not only_changes)
+    )
+
+
+def stored(
+    connection: sa.Connection, record: TransactionRecord, facts: Iterable[Fact]
+) -> dict[str, Any]:
+    """Return the values of some of a record's columns."""
+    values = {fact.name: fact.store(record) for fact in facts}
+    for fact in facts:
+        if fact.foreign and values[fact.name] is not None:
+            values[fact.name] = storable(connection, values[fact.name])
+    return values
+
+
+def read(row: Any, names: Container[str], **as_read: Read) -> dict[str, Any]:
+    """Return the facts of a row that a class with these fields has.
+
+    A fact whose column is not there is None. `as_read` replaces how one is read.
+
+    Raises:
+        TypeError, ValueError: a value is damaged.
+    """
+    values: Mapping[str, Any] = row._mapping
+    facts = {}
+    for fact in FACTS:
+        if fact.read is not None and fact.name in names:
+            value = values.get(fact.name)
+            if value is not None and not _is_of(fact.column.type, value):
+                raise TypeError(fact.name)
+            facts[fact.name] = as_read.get(fact.name, fact.read)(value)
+    return facts
+
+
+def _is_of(type_: sa.types.TypeEngine[Any], value: Any) -> bool:
+    """Whether a value has its column's type: in SQLite one bit makes 0 of a NULL."""
+    if isinstance(type_, sa.Double):
+        return isinstance(value, (float, int))
+    return isinstance(value, type_.python_type)
