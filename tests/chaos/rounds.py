@@ -19,7 +19,7 @@ from support.waiting import AT_LAST, PAUSE
 
 from chaos.deeds import Deeds
 from chaos.world import Place, World
-from tracing_2pc.testing.conformance import check_run
+from tracing_2pc.conformance import check_run
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

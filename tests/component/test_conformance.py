@@ -15,10 +15,10 @@ import pytest
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.cli import main
+from tracing_2pc.conformance import check_run
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import run_one_batch, served
-from tracing_2pc.testing.conformance import check_run
 
 NAMES = ("ledger", "notifier")
 APPLICATION = "test"

@@ -18,6 +18,7 @@ from support.waiting import PATIENT
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.cli import main
+from tracing_2pc.conformance import check_run
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.http.client import HttpParticipant
@@ -26,7 +27,6 @@ from tracing_2pc.inspection.survey import survey_all
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import run_one_batch
-from tracing_2pc.testing.conformance import check_run
 
 TEXTS = texts("contract")
 FIRST, SECOND, T = "orders.0.1", "orders.1.1", "orders.2.1"

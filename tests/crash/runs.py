@@ -21,7 +21,7 @@ from crash.oracle import Verdict
 from crash.points import HERE, SCENARIOS, Scenario, Variant
 from crash.roles import MIDDLE
 from crash.world import World
-from tracing_2pc.testing.conformance import check_run
+from tracing_2pc.conformance import check_run
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ from support.spark import ROWS
 
 from participants.processes import stopping
 from tracing_2pc import ParticipantSink
+from tracing_2pc.conformance import check_run
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.testing.conformance import check_run
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 

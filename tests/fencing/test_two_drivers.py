@@ -30,12 +30,12 @@ from support.texts import texts
 from support.waiting import PAUSE, until
 
 from participants.demo_report import count_states
+from tracing_2pc.conformance import check_run
 from tracing_2pc.core import failpoints
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import Fault, FaultProxy
-from tracing_2pc.testing.conformance import check_run
 
 TEXTS = texts("fencing")
 

@@ -36,6 +36,7 @@ from support.waiting import AT_LAST, PATIENT
 
 from tracing_2pc import Settings
 from tracing_2pc.cli import main
+from tracing_2pc.conformance import check_run
 from tracing_2pc.core.errors import (
     ConfigurationError,
     HeuristicError,
@@ -49,7 +50,6 @@ from tracing_2pc.inspection.diagnosis import diagnose
 from tracing_2pc.inspection.survey import survey_all
 from tracing_2pc.inspection.view import view_transaction
 from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.testing.conformance import check_run
 
 TEXTS = texts("fencing")
 pytestmark = pytest.mark.ci

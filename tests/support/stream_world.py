@@ -16,11 +16,11 @@ import pytest
 from support.spark import held, numbers_of, read_numbers, started
 from support.waiting import ANSWERED, SOON
 from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.conformance import check_run
 from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.testing.conformance import check_run
 
 HAS_ARROW_WRITERS = tuple(map(int, version("pyspark").split(".")[:2])) >= (4, 1)
 NEEDS_ARROW_WRITERS = pytest.mark.skipif(

@@ -9,6 +9,13 @@ import pytest
 
 from spec.protocol import Bounds, Protocol, World, broken, first
 from spec.rules import QUICK, WITHOUT, Without
+from tracing_2pc.conformance import (
+    Contradiction,
+    Held,
+    Journal,
+    Log,
+    examine,
+)
 from tracing_2pc.core.model import (
     BranchId,
     Carrier,
@@ -17,13 +24,6 @@ from tracing_2pc.core.model import (
     TransactionRecord,
 )
 from tracing_2pc.core.states import Decision, TransactionState, Vote
-from tracing_2pc.testing.conformance import (
-    Contradiction,
-    Held,
-    Journal,
-    Log,
-    examine,
-)
 
 MOST = 9_000
 """Worlds that are looked at: all of three of the bounds, and the nearest of one."""

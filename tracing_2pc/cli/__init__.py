@@ -22,6 +22,12 @@ from tracing_2pc.tracing.sdk.log_records import write_to_stderr
 
 __all__ = ["main"]
 
+_EXTRAS: Final = {
+    **{name: name for name in ("console", "demo", "launch")},
+    "operator": "launch",
+}
+"""The extra that has what a command needs; of all others it is `participant`."""
+
 COLLECT_AFTER: Final = 50_000
 """New objects after which Python looks for cycles. A command reads thousands of
 transactions, which are kept until it ends: to look through them after each 700 new
@@ -58,6 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _ended("interrupted; what is on record stays", LEFT)
     except (ConfigurationError, ContractError, ValueError) as error:
         return _ended(error, USAGE)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("tracing_2pc"):
+            raise
+        extra = _EXTRAS.get(options.command, "participant")
+        needs = f"`tracing-2pc {options.command}` needs {error.name}"
+        return _ended(f"{needs}: pip install 'tracing-2pc[{extra}]'", USAGE)
     except DecisionLogError as error:
         # About one record: then the log can be read.
         if error.transaction_id is None and not error.says_cure:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import argparse
 
 from tracing_2pc.cli.arguments import DONE
-from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import Settings
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Serve it until SIGTERM or Ctrl-C."""
-    try:
-        from tracing_2pc.console.server import serve
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"`tracing-2pc console` needs {error.name}: "
-            "pip install 'tracing-2pc[console]'"
-        ) from error
+    from tracing_2pc.console.server import serve
+
     serve(settings, options.listen, options.tokens_file)
     return DONE

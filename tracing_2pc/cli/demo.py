@@ -14,12 +14,7 @@ from tracing_2pc.core.errors import ConfigurationError
 
 def run(options: argparse.Namespace) -> int:
     """Call `main` of `participants/demo.py`."""
-    try:
-        module = _find("demo")
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"`tracing-2pc demo` needs {error.name}: pip install 'tracing-2pc[demo]'"
-        ) from error
+    module = _find("demo")
     try:
         return int(module.main(list(options.rest)) or 0)
     except RuntimeError as error:

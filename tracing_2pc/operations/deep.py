@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tracing_2pc import conformance
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.findings import fault
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
-from tracing_2pc.testing import conformance
-from tracing_2pc.testing.traces import read_trace_file
 
 _LOG: Final = Source(SourceKind.LOG)
 _CURE: Final = (
@@ -43,7 +43,10 @@ def look_deeper(
         for about, url in stores:
             for line in conformance.storage_faults_at(url, str(about)):
                 yield fault(about, line, _RESTORE)
-        spans = [span for file in traces for span in read_trace_file(Path(file))]
+        lines = (
+            line for file in traces for line in Path(file).read_text().splitlines()
+        )
+        spans = [json.loads(line) for line in lines]
         found = conformance.check_run(settings.log, journals, spans)
     except (TwoPhaseError, OSError, ValueError) as error:
         why = f"not held against the protocol: {error}"

@@ -14,7 +14,6 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from tracing_2pc.core.access import LoopbackGate
-from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.names import LABELS, METRICS
 from tracing_2pc.core.ports import Clock, SystemClock
@@ -97,13 +96,9 @@ def watch(
 def _served(
     listen: str, settings: Settings, ready: Callable[[], bool]
 ) -> Iterator[None]:
-    try:
-        from tracing_2pc.http.metrics_server import serve_metrics
-        from tracing_2pc.http.serving import open_gate, parse_address
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"--listen needs {error.name}: pip install 'tracing-2pc[participant]'"
-        ) from error
+    from tracing_2pc.http.metrics_server import serve_metrics
+    from tracing_2pc.http.serving import open_gate, parse_address
+
     host, port = parse_address(listen)
     gate = open_gate(host, settings.tokens_file, without=LoopbackGate())
     with serve_metrics(host, port, gate, ready):
