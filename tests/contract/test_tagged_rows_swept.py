@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from support.branches import Branch, records
@@ -38,6 +41,48 @@ def tags_hidden(world: World) -> int:
     return count(world.resource, "orders_tpc_hidden")
 
 
+@contextlib.contextmanager
+def explained(world: World) -> Iterator[list[set[str]]]:
+    """Yield how each DELETE of rows finds in PostgreSQL what it has chosen."""
+    found: list[set[str]] = []
+
+    def explain(on: Any, _: Any, statement: str, values: Any, *__: Any) -> None:
+        if "DELETE FROM orders_tpc " in statement:
+            asked = on.connection.cursor()
+            asked.execute(f"EXPLAIN (FORMAT JSON) {statement}", values)
+            ((plans,),) = asked.fetchall()
+            found.append(scans(plans[0]["Plan"]))
+
+    engine = world.resource._database.engine
+    sa.event.listen(engine, "before_cursor_execute", explain)
+    try:
+        yield found
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", explain)
+
+
+def scans(plan: Any) -> set[str]:
+    """Name the scans of tables in a plan, without those that choose the rows."""
+    kind, below = plan["Node Type"], plan.get("Plans", ())
+    own = {kind} if "Relation Name" in plan and kind != "ModifyTable" else set()
+    return own.union(
+        *(scans(part) for part in below if part["Parent Relationship"] != "InitPlan")
+    )
+
+
+def make_partitions(url: str, key: bool = False) -> None:
+    """Make a table of two partitions, by the parity of `part`."""
+    owner = ", tpc_application text, tpc_batch bigint" * key
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            f"CREATE TABLE orders_tpc (part bigint, id bigint, tpc_tag bigint{owner}) "
+            "PARTITION BY LIST (part); "
+            "CREATE INDEX orders_tpc_tag ON orders_tpc USING brin (tpc_tag); "
+            "CREATE TABLE even PARTITION OF orders_tpc FOR VALUES IN (0); "
+            "CREATE TABLE odd PARTITION OF orders_tpc FOR VALUES IN (1)"
+        )
+
+
 def test_aborted_rows_are_deleted_by_later_prepares(world, monkeypatch):
     """They go in slices, the hidden tag with the last of them, and no others go."""
     monkeypatch.setattr(tagged_branches, "SLICE", 4)
@@ -49,6 +94,95 @@ def test_aborted_rows_are_deleted_by_later_prepares(world, monkeypatch):
         left.append(count(world.resource, "orders_tpc") - world.visible())
     assert left == [6, 2, 0, 0]
     assert (tags_hidden(world), world.visible()) == (0, 6)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("is_known", [False, True], ids=["stale", "fresh"])
+@pytest.mark.parametrize(
+    ("replaced", "parts"),
+    [(False, False), (False, True), (True, True)],
+    ids=["aborted", "aborted-in-parts", "replaced-in-parts"],
+)
+def test_rows_are_deleted_by_their_places(
+    postgres_database, start, is_known, replaced, parts
+):
+    """Work grows with the rows that go: whatever the planner knows of their number.
+
+    Neither is each row compared with a list of all of them, nor the table read.
+    """
+    if parts:
+        make_partitions(postgres_database, key=replaced)
+    world = start(tagged_rows, postgres_database, key="id" if replaced else None)
+
+    def rows(number: int) -> Branch:
+        return records(part=[n % 2 for n in range(number)], id=list(range(number)))
+
+    for number in range(5):
+        keep(world, f"orders.{number}.1", rows(2000))
+    run(world, "ANALYZE orders_tpc")
+    (keep if replaced else drop)(world, "orders.5.1", rows(3000))
+    if is_known:
+        run(world, "ANALYZE orders_tpc")
+    with explained(world) as found:
+        keep(world, "orders.6.1", rows(1))
+    assert found[:1] == [{"Tid Scan"}]
+    assert count(world.resource, "orders_tpc") == (3001 if replaced else 10001)
+
+
+@pytest.mark.ci
+def test_no_plan_of_a_smaller_table_is_used_again(postgres_database, start):
+    """A session's twelfth sweep is planned for what the table has become."""
+    world = start(tagged_rows, postgres_database)
+    generic = (
+        "SELECT max(generic_plans) FROM pg_prepared_statements "
+        "WHERE statement LIKE 'DELETE FROM orders_tpc %'"
+    )
+    with explained(world) as found:
+        for number in range(14):
+            drop(world, f"orders.{number}.1", records(id=[1]))
+    assert len(found) == 13
+    assert select(world.resource, generic) == [(0,)]
+
+
+@pytest.mark.ci
+def test_rows_of_another_partition_stay(postgres_database, start, monkeypatch):
+    """Rows of two partitions may have the same place: a slice is of so many rows."""
+    monkeypatch.setattr(tagged_branches, "SLICE", 4)
+    make_partitions(postgres_database)
+    world = start(tagged_rows, postgres_database)
+    keep(world, "orders.0.1", records(part=[0] * 3, id=[1, 2, 3]))
+    drop(world, "orders.1.1", records(part=[1] * 3, id=[4, 5, 6]))
+    keep(world, "orders.1.2", records(part=[0], id=[7]))
+    assert select(world.resource, "SELECT id FROM orders_tpc ORDER BY id") == [
+        *[(1,), (2,), (3,), (7,)]
+    ]
+    run(world, "TRUNCATE orders_tpc")
+    drop(world, "orders.2.1", records(part=[0, 1] * 6, id=list(range(12))))
+    left = []
+    for batch in range(2, 6):
+        keep(world, f"orders.{batch}.2", records(part=[0], id=[batch]))
+        left.append(count(world.resource, "orders_tpc") - world.visible())
+    assert left == [8, 4, 0, 0]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("replaced", [False, True], ids=["aborted", "replaced"])
+def test_a_sweep_waits_for_no_row_of_another_partition(
+    postgres_database, start, replaced
+):
+    """One that somebody holds is left, whichever row of a partition has its place."""
+    make_partitions(postgres_database, key=replaced)
+    world = start(tagged_rows, postgres_database, key="id" if replaced else None)
+    first = records(part=[0, 1], id=[1, 2])
+    (keep if replaced else drop)(world, "orders.0.1", first)
+    if replaced:
+        keep(world, "orders.1.1", first)
+    with world.resource._database.engine.begin() as other:
+        other.execute(sa.text("SELECT 1 FROM odd FOR UPDATE"))
+        keep(world, "orders.2.1", records(part=[0], id=[3]))
+    stored = select(world.resource, "SELECT id FROM orders_tpc ORDER BY id")
+    assert stored == ([(1,), (2,), (2,), (3,)] if replaced else [(2,), (3,)])
+    assert world.visible() == (3 if replaced else 1)
 
 
 @pytest.mark.parametrize("name", ["rowid", "ROWID", "oid"])

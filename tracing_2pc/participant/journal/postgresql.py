@@ -30,6 +30,7 @@ from tracing_2pc.participant.journal.database import (
     UnderWayError,
     begin_now,
 )
+from tracing_2pc.participant.journal.statements import delete_at
 from tracing_2pc.store.engines import database as engines
 from tracing_2pc.store.engines import postgresql
 from tracing_2pc.store.engines.postgresql import advisory_key
@@ -94,6 +95,7 @@ class _Found(NamedTuple):
 
 
 _INVOKER: Final = re.compile("security_invoker=(true|on|yes|1)", re.IGNORECASE)
+_PLANNED_ANEW: Final = "set_config('plan_cache_mode', 'force_custom_plan', true)"
 _CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 _REASONS: Final = {
@@ -168,6 +170,10 @@ class PostgreSQL(Database):
         with self.read() as connection:
             connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
             yield connection
+
+    def unlocked(self) -> AbstractContextManager[Connection]:
+        """Open it; a plan made for what the table was is not used again."""
+        return begin_now(self.connections.relaxed(_PLANNED_ANEW))
 
     def look(self) -> AbstractContextManager[Connection]:
         return self.connections.asking_engine.connect()
@@ -306,18 +312,13 @@ class PostgreSQL(Database):
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int
     ) -> int:
-        """Delete some rows of a tag that are not locked, and do not move meanwhile.
-
-        Partitions of a table may use the same ctid: the tag is compared twice.
-        """
+        """Delete some rows of a tag that are not locked, and do not move meanwhile."""
         name = self.engine.dialect.identifier_preparer.quote(table)
-        some = (
-            f"SELECT ctid FROM {name} WHERE tpc_tag = :tag LIMIT :limit "  # noqa: S608 - quoted
-            "FOR UPDATE SKIP LOCKED"
+        chosen = (
+            f"SELECT ROW(ctid, tableoid) FROM {name} "  # noqa: S608 - quoted
+            "WHERE tpc_tag = :tag LIMIT :limit FOR UPDATE SKIP LOCKED"
         )
-        statement = sa.text(
-            f"DELETE FROM {name} WHERE tpc_tag = :tag AND ctid = ANY(ARRAY({some}))"  # noqa: S608 - quoted
-        )
+        statement = sa.text(delete_at(name, chosen))
         return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
 
 

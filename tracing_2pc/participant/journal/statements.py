@@ -120,3 +120,16 @@ def _bound(
     table: sa.Table, names: tuple[str, ...]
 ) -> tuple[sa.ColumnElement[bool], ...]:
     return tuple(table.c[name] == sa.bindparam(f"of_{name}") for name in names)
+
+
+def delete_at(table: str, chosen: str) -> str:
+    """Return PostgreSQL's DELETE of chosen rows, by the name of their table, quoted.
+
+    `chosen` is the SQL that selects one `ROW(ctid, tableoid)` each: partitions may use
+    the same ctid. Each is found by its place, at the same cost, however many there are
+    and whatever the planner knows of the table: it takes an array for a short one.
+    """
+    return (
+        f"DELETE FROM {table} r USING unnest(ARRAY({chosen})) "  # noqa: S608 - quoted
+        "AS c (place tid, part oid) WHERE r.ctid = c.place AND r.tableoid = c.part"
+    )

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from tracing_2pc.participant.journal.schema import TAG, Tables
 from tracing_2pc.participant.journal.sqlite import row_number
+from tracing_2pc.participant.journal.statements import delete_at
 
 _OLDER: Final = (
     "FROM (SELECT DISTINCT {key}, tpc_batch, tpc_tag FROM {table} "
@@ -24,10 +25,10 @@ Hidden ones stay: what is prepared is kept until its decision.
 
 _DELETE: Final = {
     "sqlite": "DELETE FROM {table} WHERE {number} IN (SELECT o.{number} {older})",
-    # Partitions of a table may use the same ctid.
-    "postgresql": "WITH old AS MATERIALIZED (SELECT o.tableoid AS part, "
-    "o.ctid AS place {older} FOR UPDATE OF o SKIP LOCKED) DELETE FROM {table} t "
-    "USING old WHERE t.ctid = old.place AND t.tableoid = old.part",
+    "postgresql": delete_at(
+        "{table}",
+        "SELECT ROW(o.ctid, o.tableoid) {older} FOR UPDATE OF o SKIP LOCKED",
+    ),
 }
 
 
