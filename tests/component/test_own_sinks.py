@@ -28,6 +28,7 @@ from tracing_2pc.sinks.job import Job
 from tracing_2pc.spark.context import StreamContext
 from tracing_2pc.spark.foreach_batch import ForeachBatch
 from tracing_2pc.store import open_log
+from tracing_2pc.testing import run_one_batch
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 TEXTS = texts("sinks")
@@ -169,3 +170,46 @@ def test_an_abort_that_a_sink_could_not_be_told_is_on_record(operator):
     assert TEXTS["may hold branches"].format(sink="Archive") in shown
     assert TEXTS["all is well"] not in shown
     assert TEXTS["not told all of it"].format(sink="Archive") in page(operator, "/")
+
+
+class Rows(Archive):
+    """Keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[Any] = []
+
+    def invoke(self, handle: Any, record: Any) -> None:
+        self.given.append(record)
+
+    def abort_transaction(self, transaction_id: str, keep: Any) -> None: ...
+
+
+def test_records_of_a_test_are_rows_of_one_data_frame():
+    """What a record leaves out is null, and a column has one type in all partitions."""
+    sink = Rows()
+    first, then = [{"a": 1, "b": None}], [{"a": 1.5, "b": "x"}, {"b": "y"}]
+    assert run_one_batch(sink, first, then, [])
+    assert sink.given == [
+        {"a": 1.0, "b": None},
+        {"a": 1.5, "b": "x"},
+        {"a": None, "b": "y"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([{"a": 7}, {"a": "x"}], r"column 'a' has values .* \(int, str\)"),
+        ([{"a": 2**70}], r"column 'a' has values .* \(int\)"),
+        ([{"a": "\udcff"}], r"column 'a' has values .* \(str\)"),
+        ([{}], "no columns"),
+    ],
+    ids=["several types", "beyond 64 bits", "no text", "no columns"],
+)
+def test_records_of_a_test_that_no_data_frame_has(records, says):
+    """They are refused before anything begins, by the column."""
+    sink = Rows()
+    with pytest.raises(ConfigurationError, match=says):
+        run_one_batch(sink, records[:1], records[1:])
+    assert sink.given == []

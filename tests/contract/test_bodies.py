@@ -117,7 +117,7 @@ def test_more_records_than_were_said_end_the_reading(world, monkeypatch):
     monkeypatch.setattr(arrow_stream, "SLICE_ROWS", 10)
     body = records(id=list(range(100))).body
     assert TEXTS["a body has more records"] in refusal(world, Branch(body, 9))
-    lines = Branch(b"{}\n" * 10 + b"no JSON", 9, content_type=content.NDJSON)
+    lines = Branch(b'{"id":1}\n' * 10 + b"no JSON", 9, content_type=content.NDJSON)
     assert TEXTS["a body has more records"] in refusal(world, lines)
 
 
@@ -143,15 +143,19 @@ def test_as_many_columns_as_are_taken(world):
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"null\n", "line 1 "),
-        (b"null", "line 1 "),
+        (b"null\n", "line 1 is not"),
+        (b"null", "line 1 is not"),
         (b'{"a": 1}\n\nnull\n' * 9, "line 3 "),
         (b"\n", TEXTS["the body has none"]),
+        (b'{"a": 1}\n{}\nnull', "line 2 is a record without"),
+        (b"{}\n" * 400_000, "line 1 is a record without"),
+        (b"\n" * 100 + b"null", "line 19: more empty lines"),
     ],
+    ids=range(7),
 )
 def test_lines_that_are_no_objects(world, body, why):
-    """They are refused by the number of the line; the process goes on."""
-    branch = Branch(body, 18 if b"a" in body else 1, content_type=content.NDJSON)
+    """They are refused by the number of the line, at the first; the process goes on."""
+    branch = Branch(body, 1 if body == b"\n" else 18, content_type=content.NDJSON)
     assert refusal(world, branch).startswith(why)
 
 

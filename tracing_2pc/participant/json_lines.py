@@ -31,16 +31,24 @@ _WHOLE: Final = {pa.int64(), pa.uint64()}
 
 
 def read_lines(file: IO[bytes], rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read records, each with its line's length; `MalformedError` at one too many."""
+    """Read records, each with its line's length; `MalformedError` at one too many.
+
+    A line costs most by itself: one that brings nothing is refused at once. So is an
+    empty line after more of them than there are records.
+    """
     lines, count = iter(lambda: file.readline(MAX_LINE + 1), b""), 0
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE:
             raise MalformedError(f"line {number} is longer than {MAX_LINE} bytes")
         if not line.strip():
+            if number - count > rows:
+                raise MalformedError(f"line {number}: more empty lines than records")
             continue
         count += 1
         check_count(count, rows)
-        yield len(line), _record(line, number)
+        if not (record := _record(line, number)):
+            raise MalformedError(f"line {number} is a record without columns")
+        yield len(line), record
 
 
 def check_count(count: int, rows: int) -> None:
