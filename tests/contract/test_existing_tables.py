@@ -342,3 +342,68 @@ def test_a_statement_timeout(table, postgres_database):
     set_in(postgres_database, "statement_timeout = 3000")
     world = table("v bigint CHECK (slow(v))")
     assert "statement_timeout" in refusal(world, records(v=[1]))
+
+
+PG, LITE = "postgresql", "sqlite"
+NAMED = (
+    "id bigint CONSTRAINT once UNIQUE, v text NOT NULL, "
+    "n bigint CONSTRAINT odd CHECK (n < 100)"
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "ids", "vs", "ns", "named"),
+    [
+        (
+            PG,
+            [4711, 2, 4711],
+            "abc",
+            [1] * 3,
+            "UniqueViolation, constraint once, column id",
+        ),
+        (PG, [1, 2], ["a", None], [1] * 2, "NotNullViolation, column v, table orders"),
+        (PG, [1], ["a"], [4712], "CheckViolation, constraint odd, table orders"),
+        (LITE, [4711, 4711], "ab", [1] * 2, "UNIQUE constraint failed: orders_tpc.id"),
+        (LITE, [1], [None], [1], "NOT NULL constraint failed: orders_tpc.v"),
+        (LITE, [1], ["a"], [4712], "CHECK constraint failed: odd"),
+    ],
+    indirect=["table"],
+)
+def test_what_a_record_violates_is_named(table, ids, vs, ns, named):
+    """The constraint, the column and the line that the database names; no value."""
+    world = table(NAMED)
+    row = records(id=ids, v=pa.array(list(vs), pa.string()), n=ns)
+    why = refusal(world, row)
+    assert named in why
+    assert "471" not in why
+    if world.resource._database.engine.dialect.name == PG:
+        assert why.endswith(f"line {len(ids)} of COPY")
+
+
+@pytest.mark.parametrize("url_of", [PG, LITE])
+def test_what_a_trigger_or_a_foreign_key_says_is_not_repeated(
+    postgres_database, tmp_path, url_of, start
+):
+    """A trigger may say values: its function is named, or that it is one."""
+    url = postgres_database if url_of == PG else sqlite_url(tmp_path)
+    run(url, "CREATE TABLE customer (id bigint PRIMARY KEY)")
+    kept = "CREATE TABLE orders_tpc (id bigint REFERENCES customer, tpc_tag bigint)"
+    run(url, kept)
+    if url_of == PG:
+        run(
+            url,
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "IF NEW.id = 7 THEN RAISE EXCEPTION 'secret'; END IF; RETURN NEW; END $$",
+        )
+    told = "EXECUTE FUNCTION refuse()"
+    if url_of == LITE:
+        told = "WHEN NEW.id = 7 BEGIN SELECT RAISE(ABORT, 'secret'); END"
+    run(url, f"CREATE TRIGGER t BEFORE INSERT ON orders_tpc FOR EACH ROW {told}")
+    world = start(tagged_rows, url, triggers=True)
+    why = refusal(world, records(id=[7]))
+    assert ("function refuse" if url_of == PG else "a trigger raises it") in why
+    assert "secret" not in why
+    if url_of == PG:
+        why = refusal(world, records(id=[4711]))
+        assert "constraint orders_tpc_id_fkey, column id, table orders_tpc" in why
+        assert "4711" not in why

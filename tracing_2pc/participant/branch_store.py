@@ -23,7 +23,7 @@ SLICE: Final = 10_000  # rows that one local transaction deletes at most
 
 
 class ViolatedError(Exception):
-    """A constraint or trigger refused a record."""
+    """A constraint or trigger refused a record; it says which, without values."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

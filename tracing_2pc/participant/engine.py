@@ -197,7 +197,8 @@ class ParticipantEngine:
                 row, answer = look(connection)
             if answer is None:
                 under_way = isinstance(error, UnderWayError) or bool(row.dead)
-                raise self._in_the_way(under_way=under_way) from None
+                why = str(error) if isinstance(error, ViolatedError) else ""
+                raise self._in_the_way(why, under_way=under_way) from None
             return answer
         if answer is not None:
             return answer
@@ -227,7 +228,7 @@ class ParticipantEngine:
             self._journal.drop_dead(connection, row)
         return None
 
-    def _in_the_way(self, *, under_way: bool) -> RefusalError:
+    def _in_the_way(self, why: str, *, under_way: bool) -> RefusalError:
         if under_way:
             detail = "a prepare of this branch is under way: ask again"
             return RefusalError(Refusal.IN_PROGRESS, detail, state="unknown")
@@ -235,6 +236,7 @@ class ParticipantEngine:
             detail = "aborted rows were in the way and are deleted: ask again"
             return RefusalError(Refusal.NOT_NOW, detail)
         detail = "a record violates a constraint or trigger of the table"
+        detail = f"{detail}: {why}" if why else detail
         return RefusalError(Refusal.CONFLICT, detail, state="unknown")
 
     def commit(self, order: Order) -> Answer:

@@ -202,6 +202,10 @@ class Database(abc.ABC):
         return "a character that this database lacks"
 
     @abc.abstractmethod
+    def violation(self, error: Exception) -> str:
+        """Name what an error of `load` says of a constraint or trigger; no values."""
+
+    @abc.abstractmethod
     def refusal(self, error: Exception) -> str | None:
         """Return why an error of `load` is permanent; None if it may pass."""
 

@@ -96,6 +96,7 @@ class _Found(NamedTuple):
 
 _INVOKER: Final = re.compile("security_invoker=(true|on|yes|1)", re.IGNORECASE)
 _PLANNED_ANEW: Final = "set_config('plan_cache_mode', 'force_custom_plan', true)"
+_VIOLATED: Final = ("constraint", "column", "table")
 _CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 _REASONS: Final = {
@@ -302,6 +303,21 @@ class PostgreSQL(Database):
         session: Any = connection.connection.driver_connection
         encoding = session.info.parameter_status("server_encoding")
         return f"a character that the encoding of the database, {encoding}, lacks"
+
+    def violation(self, error: Exception) -> str:
+        """Name it, after its kind; and the line of COPY where it was found there."""
+        diag: Any = getattr(error, "diag", None)
+        names = {name: getattr(diag, f"{name}_name", None) for name in _VIOLATED}
+        # `(names)=(values)`: of a unique constraint or a foreign key.
+        key = re.search(r"\((.+?)\)=\(", str(getattr(diag, "message_detail", None)))
+        names["column"] = names["column"] or (key[1] if key else None)
+        context = str(getattr(diag, "context", None))
+        function = re.search(r"^PL/pgSQL \w+ ([\w.]+)\(", context, re.MULTILINE)
+        names["function"] = function[1] if function else None
+        line = re.search(r"^COPY .*?, \w+ (\d+)", context, re.MULTILINE)
+        told = [f"{name} {value}" for name, value in names.items() if value]
+        where = [f"line {line[1]} of COPY"] if line else []
+        return ", ".join([type(error).__name__, *told, *where])
 
     def refusal(self, error: Exception) -> str | None:
         state = str(getattr(error, "sqlstate", None))

@@ -40,6 +40,9 @@ _MADE: Final = sa.text(
     "WHERE type = 'view' OR (lower(tbl_name) = :table AND type IN ('table', 'trigger'))"
     " ORDER BY 1, 2"
 )
+_VIOLATED: Final = re.compile(
+    r"(UNIQUE|CHECK|NOT NULL|FOREIGN KEY) constraint failed.*"
+)
 _OF_ROWS: Final = re.compile(r"\b(insert|delete)\s+on\b", re.IGNORECASE)
 """A trigger that an INSERT or DELETE fires."""
 
@@ -134,6 +137,10 @@ class SQLite(Database):
             values = [_values(column) for column in batch.columns]
             rows += driver.executemany(statement, zip(*values, strict=True)).rowcount
         return rows
+
+    def violation(self, error: Exception) -> str:
+        said = str(error)  # of a trigger anything, values too
+        return said if _VIOLATED.fullmatch(said) else "a trigger raises it"
 
     def refusal(self, error: Exception) -> str | None:
         code = getattr(error, "sqlite_errorcode", None)

@@ -99,8 +99,8 @@ def _refusing(table: RecordTable, database: Database) -> Iterator[None]:
     driver = database.driver
     try:
         yield
-    except driver.IntegrityError:
-        raise ViolatedError from None
+    except driver.IntegrityError as error:
+        raise ViolatedError(database.violation(error)) from None
     except TableGoneError:
         table.refused()
         detail = "the table is no longer there, and is made again: ask again"
@@ -108,7 +108,7 @@ def _refusing(table: RecordTable, database: Database) -> Iterator[None]:
     except driver.Error as error:
         # A trigger of the table raised it: PostgreSQL's class P0.
         if str(getattr(error, "sqlstate", "")).startswith("P0"):
-            raise ViolatedError from None
+            raise ViolatedError(database.violation(error)) from None
         if reason := database.refusal(error):
             table.refused()
             detail = f"the table does not take these records: {reason}"
