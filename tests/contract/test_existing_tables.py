@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ from support.branches import Branch, arrow, json_lines, records
 from support.kinds import prepared_transactions, sqlite_url, tagged_rows
 from support.participant import (
     World,
+    count,
     database_of,
     keep,
     refusal,
@@ -25,6 +27,7 @@ from support.participant import (
 )
 from support.texts import texts
 
+from tracing_2pc.participant import PreparedTransactions
 from tracing_2pc.participant.resources import column_table
 from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import check_fit
@@ -407,3 +410,56 @@ def test_what_a_trigger_or_a_foreign_key_says_is_not_repeated(
         why = refusal(world, records(id=[4711]))
         assert "constraint orders_tpc_id_fkey, column id, table orders_tpc" in why
         assert "4711" not in why
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("column", ["char(5)", "five"])
+def test_a_column_that_pads(table, postgres_database, column):
+    """PostgreSQL fills CHAR(n) up with blanks, and compares without them.
+
+    Text that ends with one would not be told from another: a vote to abort.
+    """
+    run(postgres_database, "CREATE DOMAIN five AS char(5)")
+    world = table(f"v {column}")
+    keep(world, "orders.1.1", records(v=["ab", "abcde", "", None]))
+    found = "SELECT v FROM orders WHERE v IN ('ab', 'abcde', '')"
+    assert len(select(world.resource, found)) == 3
+    why = refusal(world, records(v=["ab "]), status=400)
+    assert "(it ends with a blank): v is CHAR(5)" in why
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_names_that_the_server_quotes(postgres_database, start, key):
+    """`quote_all_identifiers` hides no type, and no key of a view."""
+    set_in(postgres_database, "quote_all_identifiers = on")
+    for number in range(2):
+        world = start(tagged_rows, postgres_database, key=key)
+        row = records(id=[number], v=["x"], at=[NOON.date()], raw=[b"x"])
+        keep(world, f"orders.{number}.1", row)
+    assert world.visible() == 2
+
+
+def test_a_table_that_is_truncated_under_a_prepared_batch(postgres_database, start):
+    """What is prepared goes with the rest, as the manual says; the job goes on.
+
+    With `PreparedTransactions` nobody can truncate it until the decision.
+    """
+    world = start(tagged_rows, postgres_database)
+    keep(world, "orders.1.1", records(id=[1]))
+    two, three = records(id=[2]), records(id=[3])
+    assert world.prepare("orders.2.1", two).status_code == 200
+    run(postgres_database, "TRUNCATE orders_tpc")
+    assert world.commit("orders.2.1", two).status_code == 200
+    keep(world, "orders.3.1", three)
+    assert select(world.resource, "SELECT id FROM orders") == [(3,)]
+    run(postgres_database, "CREATE TABLE own (id bigint)")
+    other = PreparedTransactions(postgres_database, "own")
+    held = World(other, lambda: count(other, "own"))
+    assert held.prepare("orders.2.1", two).status_code == 200
+    with psycopg.connect(postgres_database) as owner:
+        owner.execute("SET lock_timeout = 10")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            owner.execute("TRUNCATE own")
+    assert held.commit("orders.2.1", two).status_code == 200
+    assert held.visible() == 1
+    other.close()

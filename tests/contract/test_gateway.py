@@ -252,6 +252,36 @@ def test_a_payload_fits_the_schema(inbox, tmp_path, payload, said):
     assert len(detail) < 400
 
 
+ODD, LARGE = "1.00000000000000000001", "9007199254740993.0"
+
+
+@pytest.mark.parametrize(
+    ("schema", "number", "said"),
+    [
+        ({"maximum": 1}, ODD, f"payload: {ODD} is greater than the maximum of 1"),
+        ({"type": "integer"}, ODD, f"payload: {ODD} is not of type 'integer'"),
+        ({"const": 0.1}, "0.10000000000000000555", "payload: 0.1 was expected"),
+        ({"minimum": 9007199254740993}, LARGE, None),
+        ({"type": "integer", "multipleOf": 3}, LARGE, None),
+        ({"exclusiveMaximum": 0.3}, "0.29999999999999999999", None),
+        ({"enum": [0.1, 0.25]}, "2.5e-1", None),
+        ({"minLength": 1.0, "multipleOf": 0.5}, "1e300", None),
+        ({"multipleOf": 0.01}, "0.0", None),
+        ({"multipleOf": 0.01}, "1e-99999999", "payload: 1E-99999999 is not a multiple"),
+        ({"multipleOf": 1}, f"0.{'9' * 5000}", "payload: a number is too long"),
+    ],
+    ids=range(11),
+)
+def test_a_schema_sees_the_digits_that_readers_get(
+    inbox, tmp_path, schema, number, said
+):
+    """Numbers are compared as they were written, not as doubles."""
+    gateway = Gateway(inbox, tmp_path, schema=schema)
+    answer = gateway.post(f'{{"id": "a", "payload": {number}}}')
+    assert answer.status_code == (400 if said else 202), answer.json
+    assert answer.json.get("detail", "").startswith(said or "")
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [

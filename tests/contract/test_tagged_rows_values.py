@@ -242,3 +242,20 @@ def test_a_first_prepare_does_not_wait_for_pandas(url, tmp_path):
     root = Path(__file__).parents[2]
     ran = subprocess.run(command, stdout=subprocess.PIPE, timeout=AT_LAST, cwd=root)
     assert (ran.returncode, ran.stdout) == (0, b"False\n")
+
+
+def test_sqlite_has_one_zero(tmp_path, start):
+    """There -0.0 comes back as 0.0, which is equal; PostgreSQL keeps the sign."""
+    world = start(tagged_rows, f"sqlite:///{tmp_path}/orders.db")
+    keep(world, "orders.0.1", records(v=[-0.0]))
+    ((found,),) = select(world.resource, "SELECT v FROM orders")
+    assert math.copysign(1, found) == 1
+
+
+@pytest.mark.ci
+def test_postgresql_has_two_zeros(postgres_database, start):
+    """-0.0 comes back as it was sent."""
+    world = start(tagged_rows, postgres_database)
+    keep(world, "orders.0.1", records(v=[-0.0]))
+    ((found,),) = select(world.resource, "SELECT v FROM orders")
+    assert math.copysign(1, found) == -1

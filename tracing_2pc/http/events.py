@@ -240,7 +240,7 @@ def _event(
     content, body = item["payload"]
     try:
         if check is not None:
-            check(json.loads(body))
+            check(body)
         return NewEvent(name, body, carrier, digest_of(content))
     except MalformedError as error:
         raise Problem(400, f"{where}{error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError
@@ -31,19 +31,30 @@ _WHERE: Final = 120
 
 _WHY: Final = 240
 
+_HIGHEST: Final = 10**6
+"""Zero is a multiple of every power of ten."""
+
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
-def payload_check(schema: Mapping[str, Any]) -> Callable[[Any], None]:
+class _Exact(Decimal):
+    """A number with all digits that were written, in messages, too."""
+
+    __repr__ = Decimal.__str__
+
+
+def payload_check(schema: Mapping[str, Any]) -> Callable[[str], None]:
     """Return what raises `MalformedError` for a payload that does not fit, in one line.
+
+    A payload is JSON that was read strictly before. Numbers are compared as written:
+    readers get all digits, of which a double would lose some.
 
     Raises:
         ConfigurationError: it is no JSON Schema, refers to what is not in it, or to
             itself only.
     """
     try:
-        copy = json.loads(json.dumps(schema))
-        validator = _validator(copy)
+        validator = _validator(json.dumps(schema))
         next(validator.iter_errors(None), None)
     except SchemaError as error:
         raise ConfigurationError(f"schema: {_told('', error)}") from None
@@ -52,9 +63,10 @@ def payload_check(schema: Mapping[str, Any]) -> Callable[[Any], None]:
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"schema: {error}") from None
 
-    def check(payload: Any) -> None:
+    def check(payload: str) -> None:
         try:
-            first = itertools.islice(validator.iter_errors(payload), 1)
+            found = validator.iter_errors(json.loads(payload, parse_float=_Exact))
+            first = itertools.islice(found, 1)
             error = best_match(first)  # of a choice, what came nearest
         except RecursionError:
             raise MalformedError("payload: it is nested too deeply") from None
@@ -64,7 +76,8 @@ def payload_check(schema: Mapping[str, Any]) -> Callable[[Any], None]:
     return check
 
 
-def _validator(schema: Any) -> Any:
+def _validator(text: str) -> Any:
+    schema = json.loads(text)
     if not isinstance(schema, dict):
         raise TypeError("expected a dict")
     dialect = schema.get("$schema", Draft202012Validator.META_SCHEMA["$id"])
@@ -72,11 +85,15 @@ def _validator(schema: Any) -> Any:
     if known is None:
         raise ValueError(f"$schema {dialect!r} is not known")
     known.check_schema(schema)
+    schema = json.loads(text, parse_float=_Exact)
     registry: SchemaRegistry = Registry()  # which loads nothing
     make = specification_with(dialect).create_resource
     resource = make(schema)
     _look_up(registry.resolver_with_root(resource), resource, make, set())
-    exact = extend(known, {"multipleOf": _multiple_of})
+    types = known.TYPE_CHECKER
+    if types.is_type(1.0, "integer"):  # by older dialects it is none
+        types = types.redefine("integer", _is_integer)
+    exact = extend(known, {"multipleOf": _multiple_of}, type_checker=types)
     return exact(schema, registry=registry)
 
 
@@ -102,14 +119,36 @@ def _look_up(
         _look_up(resolver.in_subresource(part), part, make, seen)
 
 
+def _is_integer(_: Any, value: Any) -> bool:
+    if isinstance(value, Decimal):
+        return value == value.to_integral_value()
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _multiple_of(
-    validator: Any, factor: float, value: Any, _: Any
+    validator: Any, factor: Any, value: Any, _: Any
 ) -> Iterator[ValidationError]:
     """Compare what was written: 19.99 is a multiple of 0.01, by doubles it is not."""
     if not validator.is_type(value, "number"):
         return
-    if Fraction(str(value)) % Fraction(str(factor)):
+    try:
+        whole, power = _whole_and_power(value)
+        step, finest = _whole_and_power(factor)
+    except ValueError:
+        yield ValidationError("a number is too long")
+        return
+    # Whatever the power: no number of that many digits is made.
+    if power < finest or whole * pow(10, power - finest, step) % step:
         yield ValidationError(f"{value} is not a multiple of {factor}")
+
+
+def _whole_and_power(number: Any) -> tuple[int, int]:
+    """Return a number without its sign, as a whole number and a power of ten."""
+    _, digits, power = Decimal(number).as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    if not text:
+        return 0, _HIGHEST
+    return int(text), int(power) + len(digits) - len(text)
 
 
 def _told(what: str, error: Any) -> str:

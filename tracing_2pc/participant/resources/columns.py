@@ -316,8 +316,10 @@ def _changes_text(column: SqlType) -> bool:
 def of_domain(about: Any) -> SqlType | None:
     """Return the type of a domain, by its row of the information schema; or None."""
     kind = about.data_type
-    if kind in {"character varying", "character"}:
+    if kind == "character varying":
         return sa.VARCHAR(about.character_maximum_length)
+    if kind == "character":
+        return sa.CHAR(about.character_maximum_length)
     if kind == "numeric":
         scale = about.numeric_scale  # of eleven bits: 2046 is -2
         if scale is not None and scale >= 1024:

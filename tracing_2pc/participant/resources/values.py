@@ -78,6 +78,8 @@ def keep_values(values: pa.Array, column: Column, dialect: str) -> pa.Array:
     if dialect == "postgresql" and isinstance(target, sa.String) and target.length:
         # PostgreSQL would cut blanks at the end; it refuses other text itself.
         _check(pc.less_equal(pc.utf8_length(values), target.length))
+    if isinstance(target, sa.CHAR) and dialect == "postgresql":
+        _check(pc.invert(pc.ends_with(values, " ")), "it ends with a blank")
     return values
 
 

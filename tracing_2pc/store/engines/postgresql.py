@@ -78,8 +78,10 @@ def open_postgresql(
 
     A server that does not flush is refused when a connection is opened.
     """
-    # In each transaction: a pooler may give the next one another session.
-    timeouts = (
+    # In each transaction: a pooler may give the next one another session. Types are
+    # known by their names: quoted ones SQLAlchemy does not recognise.
+    settings = (
+        "set_config('quote_all_identifiers', 'off', true), "
         f"set_config('lock_timeout', '{lock_wait}s', true), "
         f"set_config('idle_in_transaction_session_timeout', '{peer_timeout()}', true)"
     )
@@ -91,7 +93,7 @@ def open_postgresql(
             connect_args={k: v for k, v in options.items() if k not in url.query},
             isolation_level="AUTOCOMMIT",  # psycopg begins none: `BEGIN` does
             execution_options={
-                BEGIN: (f"{READ_COMMITTED}; SELECT {WRITABLE}, {FLUSHED}, {timeouts}",)
+                BEGIN: (f"{READ_COMMITTED}; SELECT {WRITABLE}, {FLUSHED}, {settings}",)
             },
             hide_parameters=True,  # an error is logged, and they are rows
             **pool,
@@ -122,7 +124,7 @@ def open_postgresql(
         url,
         engine,
         relaxed={
-            BEGIN: (f"{READ_COMMITTED}; SELECT {WRITABLE}, {UNFLUSHED}, {timeouts}",)
+            BEGIN: (f"{READ_COMMITTED}; SELECT {WRITABLE}, {UNFLUSHED}, {settings}",)
         },
         reading={BEGIN: ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)},
         clock="CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
