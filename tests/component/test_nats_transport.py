@@ -32,6 +32,7 @@ from tracing_2pc.nats.client import NatsParticipant
 from tracing_2pc.nats.link import LOOP, Link
 from tracing_2pc.operations.check import check
 from tracing_2pc.participant import TaggedRows
+from tracing_2pc.sinks import ParticipantSink
 
 ID = TransactionId("orders", 3, 1)
 record = functools.partial(commit_of, ID, "ledger")
@@ -290,12 +291,33 @@ def test_a_request_that_was_changed_is_not_obeyed(ledger, asked, url, how, monke
     assert ledger.asked == []
 
 
-@pytest.mark.parametrize("token", ["env:WRONG", None])
-def test_a_stranger_is_told_so_at_once(ledger, asked, url, token):
+def test_a_stranger_is_told_so_at_once(ledger, asked, url):
     """By the participant; it is no acknowledgement, and says what to set."""
     with ledger.serving(url), pytest.raises(ParticipantUnavailableError) as refused:
-        asked(token).commit(record())
+        asked("env:WRONG").commit(record())
     assert refused.value.refusal is Refusal.NOT_ADMITTED
+
+
+def test_without_a_token_nothing_but_health_is_asked(ledger, asked, url):
+    """Anybody could answer it. The job does not start, and is told what to set."""
+    bare = asked(None)
+    with Other(f"tpc.v1.{name_of(url)}", name_of(url)) as impostor:
+        impostor.answer = plain
+        for ask in (
+            bare.identity,
+            bare.prepared,
+            lambda: prepare(bare),
+            lambda: bare.commit(record()),
+            lambda: bare.abort(record()),
+            lambda: ParticipantSink({"ledger": url}, token=None).check("orders"),
+        ):
+            with pytest.raises(ConfigurationError, match=TEXTS["NATS needs a token"]):
+                ask()
+        assert impostor.seen == []
+    with ledger.serving(url):
+        described = bare.describe()
+        assert (described.unreachable, described.sent) == (None, False)
+        assert TEXTS["NATS needs a token"] in str(described.refused)
 
 
 @pytest.mark.parametrize("lacks", ["method", "path", "headers", "length"])

@@ -91,7 +91,7 @@ class Job:
 
     def sink(self) -> ParticipantSink | CompositeSink:
         """Return the sink, in the process that uses it."""
-        services = ParticipantSink(self.participants, token=None)
+        services = ParticipantSink(self.participants)
         if self.files is None:
             return services
         return CompositeSink([services, FileSink(self.files, partition_by="batch")])

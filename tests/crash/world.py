@@ -259,11 +259,7 @@ class World:
 
     def recover(self) -> int:
         """Run one recovery and return its exit code."""
-        environment = {
-            "TPC_TOKEN": "none-is-needed",
-            **self.deaths.next_life("recovery"),
-        }
-        life = self._life("recovery", environment)
+        life = self._life("recovery", self.deaths.next_life("recovery"))
         addresses = {name: self._url(name) for name in PARTICIPANTS}
         process = Process(life, roles.recovery, self.urls["log"], addresses)
         self._started.append(process)
@@ -300,7 +296,8 @@ class World:
         driver.job.opened.touch()
 
     def _life(self, name: str, environment: Mapping[str, str]) -> Life:
-        return Life(self.folder / f"{name}.txt", self._lifeline, dict(environment))
+        told = {"TPC_TOKEN": "none-is-needed", **environment}
+        return Life(self.folder / f"{name}.txt", self._lifeline, told)
 
 
 def _reserve_port() -> socket.socket:

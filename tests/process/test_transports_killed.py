@@ -61,7 +61,13 @@ class Ledger(Process):
         return {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(self.fired)}
 
     def asked(self, timeout: float = PATIENT) -> RemoteParticipant:
-        return open_participant("ledger", self.url, None, timeout)
+        return open_participant("ledger", self.url, "env:TPC_TOKEN", timeout)
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch) -> None:
+    """NATS needs one; this machine's processes are admitted with any."""
+    monkeypatch.setenv("TPC_TOKEN", TOKEN)
 
 
 @pytest.fixture
@@ -187,7 +193,7 @@ def main_says(*words: str) -> str:
 
 def fork(url: str) -> None:
     """Fork children that ask, before and after this process has asked."""
-    participant = open_participant("ledger", url, None, PATIENT)
+    participant = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT)
 
     def ask() -> int:
         return 0 if participant.prepared().branches == () else 1
@@ -236,7 +242,7 @@ def upload(url: str, megabytes: str) -> None:
         for piece in iter(lambda: file.read(1 << 20), b""):
             sha256.update(piece)
         file.seek(0)
-        vote = open_participant("ledger", url, None, PATIENT).prepare(
+        vote = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT).prepare(
             TransactionId("orders", rows, 1), BRANCH, lambda: file,
             rows=rows, length=length, digest=write_digest(sha256.digest()),
         )  # fmt: skip

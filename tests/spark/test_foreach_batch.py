@@ -71,7 +71,9 @@ def test_each_batch_lands_over_another_transport(world, transport):
     app = create_app(f"sqlite:///{world.folder / 'b.db'}")
     world.apps.callback(app.extensions["resource"].close)
     b = world.apps.enter_context(TRANSPORTS[transport].serve(app))
-    sink = ParticipantSink({"a": world.a, "b": b}, token=None, timeout=ANSWERED)
+    (world.folder / "token").write_text("anything")
+    token = f"file:{world.folder / 'token'}"  # NATS needs one
+    sink = ParticipantSink({"a": world.a, "b": b}, token=token, timeout=ANSWERED)
     write_numbers(world.folder, range(3))
     callback = world.callback(sink=sink)
     world.run(callback, world.source().repartition(4))

@@ -63,7 +63,8 @@ class RemoteParticipant(Participant, Protocol):
     - `ParticipantUnavailableError`: no answer that can be trusted, so the request may
       or may not have been obeyed; its `refusal` says where the participant asked for
       patience, or did not admit the caller;
-    - `ConfigurationError`: nothing was sent, because the token cannot be read.
+    - `ConfigurationError`: nothing was sent, because the token cannot be read, or none
+      is set and the transport needs one.
 
     The trace context of the caller goes along with each request.
     """

@@ -44,7 +44,8 @@ class NatsParticipant(HttpParticipant):
 
     An exchange begins with a question to the name, which any instance answers: with a
     subject of its own, which the rest goes to. Nothing of the request is sent before an
-    instance has shown that it knows our token, and which journal it has.
+    instance has shown that it knows our token, and which journal it has. So without a
+    token only health is asked; anything else is a `ConfigurationError`.
     """
 
     # Reference to what the NATS server asks for; it goes to the tasks.
@@ -86,13 +87,20 @@ class NatsParticipant(HttpParticipant):
             return dataclasses.replace(description, unready=why)
         return description
 
+    def _standing_headers(self) -> dict[str, str]:
+        """Raise without a token: whoever listens could answer, and acknowledge."""
+        if not self.token:
+            raise ConfigurationError(
+                f"participant {self.name!r}: nothing was sent to {self.url}: without a "
+                "token anybody at the NATS server could answer it: set `token`"
+            )
+        return super()._standing_headers()
+
     def _two_databases(self) -> str | None:
         """Ask many times which journal answers; say so if it is not always one."""
         try:
-            token = self._standing_headers().get("Authorization", "")
+            token = self._standing_headers()["Authorization"]
         except ConfigurationError:
-            return None
-        if not token:
             return None
         digest = digest_of(token.removeprefix("Bearer "))
         exchange = _Exchange(self, frames.key_of(digest), self.timeout, 0)
