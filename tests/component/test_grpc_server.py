@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from support.waiting import AT_LAST, PATIENT, PAUSE, SOON, until
 from participants.processes import free_ports
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.remote_participant import open_participant
-from tracing_2pc.grpc import GrpcServer, messages
+from tracing_2pc.grpc import GrpcServer, messages, standard
 from tracing_2pc.grpc import server as serving
 from tracing_2pc.grpc.server import peer_of
 from tracing_2pc.http import time_limits
@@ -32,6 +32,7 @@ from tracing_2pc.participant import TaggedRows
 
 ROOT = Path(__file__).parents[2]
 T = "orders.7.1"
+TOKEN = "0123456789abcdef0123"
 CODE = grpc.StatusCode
 LOOPBACK = "127.0.0.1:0"
 Vote, State, Refusal = (
@@ -232,6 +233,92 @@ def test_strangers_who_say_nothing_leave_room_for_the_job(world, rest, monkeypat
     assert codes <= {CODE.RESOURCE_EXHAUSTED, CODE.DEADLINE_EXCEEDED}
 
 
+@pytest.fixture
+def guarded(tmp_path) -> Iterator[World]:
+    """A participant with tokens."""
+    (tmp_path / "tokens").write_text(f"job {TOKEN}\n")
+    resource = TaggedRows(sqlite_url(tmp_path), "guarded")
+    made = World(resource, lambda: 0, tokens=tmp_path / "tokens")
+    yield made
+    resource.close()
+
+
+@pytest.fixture
+def silent(rest) -> Callable[[], Iterator[Any]]:
+    """Return the messages of a call that sends none."""
+
+    def messages() -> Iterator[Any]:
+        rest.wait(AT_LAST)
+        yield from ()
+
+    return messages
+
+
+def test_a_stranger_is_refused_before_a_message_is_waited_for(guarded, silent):
+    """What needs a token holds no thread of a caller without one that is known."""
+    with GrpcServer(guarded.app, LOOPBACK) as server, strangers_of(server) as channel:
+        for method in ("Prepare", "Commit", "Rollback"):
+            for metadata in ({}, {"authorization": "Bearer guessed-0123456789"}):
+                asked = calling(channel, method, silent(), **metadata)
+                assert asked.exception().code() is CODE.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("method", ["Prepare", "Ask"])
+def test_silent_strangers_take_no_place_of_those_with_a_token(
+    guarded, silent, rest, monkeypatch, method
+):
+    """However many calls of theirs are open, and nobody waits until those end."""
+    monkeypatch.setattr(serving, "STRANGER", AT_LAST)
+    monkeypatch.setenv("OF_JOB", TOKEN)
+    with GrpcServer(guarded.app, LOOPBACK) as server, strangers_of(server) as channel:
+        asked = [calling(channel, method, silent()) for _ in range(2 * serving._CALLS)]
+        until(lambda: waiting(asked) <= serving._STRANGERS)
+        job = open_participant("participant", server.url, "env:OF_JOB", PATIENT)
+        assert job.prepared().branches == ()
+        health = health_pb2_grpc.HealthStub(channel)
+        assert health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENT).status
+        rest.set()
+
+
+def test_a_stranger_who_says_nothing_is_put_out(guarded, silent, monkeypatch):
+    """In less time than a caller has whose token is known."""
+    assert serving.STRANGER < serving.HEAD
+    monkeypatch.setattr(serving, "STRANGER", PAUSE)
+    monkeypatch.setattr(serving, "HEAD", AT_LAST)
+    with GrpcServer(guarded.app, LOOPBACK) as server, strangers_of(server) as channel:
+        refused = calling(channel, "Ask", silent()).exception()
+        assert refused.code() is CODE.DEADLINE_EXCEEDED
+        assert "no message came" in refused.details()
+
+
+def test_reflection_leaves_room_for_the_job(guarded, rest, monkeypatch):
+    """Who asks for names, and for no more of them, holds few threads."""
+    monkeypatch.setenv("OF_JOB", TOKEN)
+
+    def questions() -> Iterator[Any]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        rest.wait(AT_LAST)
+
+    with GrpcServer(guarded.app, LOOPBACK) as server, strangers_of(server) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = [
+            stub.ServerReflectionInfo(questions(), timeout=PATIENT)
+            for _ in range(2 * serving._CALLS)
+        ]
+        until(lambda: waiting(asked) <= standard._AT_ONCE)
+        job = open_participant("participant", server.url, "env:OF_JOB", PATIENT)
+        assert job.prepared().branches == ()
+        rest.set()
+
+
+def waiting(asked: list[Any]) -> int:
+    return sum(not call.done() for call in asked)
+
+
+def strangers_of(server: GrpcServer) -> grpc.Channel:
+    return grpc.insecure_channel(server.url.removeprefix("grpc://"))
+
+
 def test_ask_opens_no_other_route(world, channel):
     """Not those of the other methods, and nothing else that the application has."""
     world.app.add_url_rule("/admin", "admin", lambda: "secret")
@@ -272,9 +359,12 @@ def test_what_a_proxy_has_passed_on_is_refused_without_tokens(channel):
     assert refused.value.code() is CODE.PERMISSION_DENIED
 
 
-def test_metadata_says_nothing_of_the_transaction(world, channel):
+@pytest.mark.parametrize("between", ["-", "_"])
+def test_metadata_says_nothing_of_the_transaction(world, channel, between):
     """What stands in the messages counts, whatever a header of that name says."""
     other = {"tpc-transaction-id": "orders.8.1", "content-length": "3", "tpc-rows": "9"}
+    # In an application's environment both characters are one.
+    other |= {name.replace("-", between): value for name, value in other.items()}
     vote = call(channel, "Prepare", first(payload=ONE.body), **other)
     assert vote.vote == Vote.VOTE_COMMIT
     assert [transaction for transaction, *_ in world.listed()] == [T]

@@ -119,6 +119,22 @@ def test_where_nobody_listens_nothing_was_sent(transport):
         )
 
 
+@pytest.mark.parametrize(
+    "odd", ["\u043e\u0440", "\ud800", "%D0%BE", "\u00fc"], ids=ascii
+)
+@pytest.mark.parametrize("path", ["/transactions/{}", "/transactions?after={}"])
+def test_a_path_that_no_route_has_is_refused(url, caplog, path, odd):
+    """Whatever its characters are: it is the caller's fault, and no traceback."""
+    asked: Any = ledger(url)
+    headers = asked._standing_headers()
+    try:
+        sent = asked.exchange("GET", path.format(odd), None, headers, PATIENT, 1 << 20)
+    except UnicodeError:  # it cannot be sent by this transport
+        return
+    assert sent[0] == 400
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
 def test_nothing_is_left_of_a_server(transport, app):
     """No thread of it, whatever was asked, and nobody at its address."""
     before = set(threading.enumerate())

@@ -132,7 +132,10 @@ def test_every_cell(world, given, asked):
 @pytest.mark.parametrize("transport", OTHERS)
 @pytest.mark.parametrize("made", BOTH_ENDS[:1], indirect=True)
 def test_every_cell_over_another_transport(world, transport, given, asked):
-    """A client is told the same: refusal, transaction, state and vote, and a reason."""
+    """A client is told the same: refusal, transaction, state and vote, and a reason.
+
+    And who decided it, and which other attempt is committed.
+    """
     with over(transport, world) as reached:
         GIVEN[given](reached)
         answer = REQUESTS[asked](reached)
@@ -144,7 +147,10 @@ def test_every_cell_over_another_transport(world, transport, given, asked):
         assert answer.content_type == "application/problem+json"
         assert body["detail"]
         assert body.get("vote") == ("abort" if "prepare" in asked else None)
-    elif "prepare" in asked:
+    assert body.get("resolved_by_hand", False) is given.startswith("resolved")
+    if given == "another_committed" and asked.startswith("prepare"):
+        assert body["committed"] == PREVIOUS
+    if refusal is None and "prepare" in asked:
         sent = OTHER if "other" in asked else ONE
         counted = (body["vote"], body["rows"], body["digest"])
         assert counted == ("commit", sent.rows, sent.digest)

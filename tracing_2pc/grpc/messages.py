@@ -128,6 +128,8 @@ def _common(status: int, item: Mapping[str, Any], participant: str) -> dict[str,
         "message": detail.encode(errors="replace").decode(),
         "state": _STATES.number(item.get("state")),
         "refusal": _REFUSALS.number(refusal),
+        "resolved_by_hand": item.get("resolved_by_hand") is True,
+        "committed": item.get("committed"),
     }
 
 
@@ -160,6 +162,8 @@ def _read(answer: Any, participant: str) -> tuple[int, dict[str, Any]]:
         "transaction_id": answer.transaction_id,
         "state": _STATES.word(answer.state),
         "detail": answer.message,
+        "resolved_by_hand": answer.resolved_by_hand or None,
+        "committed": answer.committed,
     }
     name = answer.participant_name
     if name and name != participant:

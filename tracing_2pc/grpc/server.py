@@ -6,6 +6,7 @@ limits, answers, spans and metrics are the same.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -22,6 +23,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from tracing_2pc.core.access import Gate
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.grpc.arriving import Arriving
@@ -41,8 +43,14 @@ from tracing_2pc.grpc.standard import (
     add_reflection,
 )
 from tracing_2pc.http import contract
-from tracing_2pc.http.bridge import Answered, WsgiApplication, ask_application
-from tracing_2pc.http.error_responses import FAULT, OK, STATUSES
+from tracing_2pc.http.auth import identify
+from tracing_2pc.http.bridge import (
+    PARTICIPANT,
+    Answered,
+    WsgiApplication,
+    ask_application,
+)
+from tracing_2pc.http.error_responses import FAULT, OK, STATUSES, Problem
 from tracing_2pc.http.serving import parse_address
 
 GRACE: Final = 5.0
@@ -51,8 +59,14 @@ GRACE: Final = 5.0
 HEAD: Final = 10.0
 """Seconds in which the first message of a call must be there."""
 
+STRANGER: Final = 0.5
+"""The same, of a caller without a known token."""
+
 _CALLS: Final = 128
 """Calls that are open at a time; more of them are refused: RESOURCE_EXHAUSTED."""
+
+_STRANGERS: Final = 8
+"""Callers without a known token who are waited for, or answered, at a time."""
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # two servers at one port would share its calls
@@ -70,6 +84,9 @@ _ASKED: Final = re.compile(
     r"|POST /(resolve|outbox/(again|drop))"
 )
 """What Ask answers. The application may have other routes, for other callers."""
+
+_FOR_ANYBODY: Final = frozenset({"Check", "Ask"})
+"""Methods that answer what needs no token: health."""
 
 _OF_HTTP: Final = frozenset(
     {"content-type", "content-length", "content-encoding", "transfer-encoding", "te"}
@@ -144,7 +161,10 @@ class GrpcServer:
         host, port = parse_address(listen)
         place = f"[{host}]" if ":" in host else host
         self._application = application
+        participant: Any = getattr(application, "extensions", {}).get(PARTICIPANT)
+        self._gate: Gate | None = participant and participant.gate
         self._turns = threading.BoundedSemaphore(threads)
+        self._strangers = _Strangers()
         self._pool = futures.ThreadPoolExecutor(_CALLS, "tpc-grpc")
         self._server = grpc.server(
             self._pool, options=_OPTIONS, maximum_concurrent_rpcs=_CALLS
@@ -183,12 +203,52 @@ class GrpcServer:
         """Serve all as streams: else gRPC waits for ever for the one message."""
         handlers = {
             name: grpc.stream_unary_rpc_method_handler(
-                partial(_serve, answer), sent.FromString, received.SerializeToString
+                partial(self._serve, answer, needs_token=name not in _FOR_ANYBODY),
+                sent.FromString,
+                received.SerializeToString,
             )
             for name, (answer, sent, received) in methods.items()
         }
         handler = grpc.method_handlers_generic_handler(service, handlers)
         self._server.add_generic_rpc_handlers((handler,))
+
+    def _serve(
+        self,
+        answer: Callable[[_Call], Any],
+        messages: Iterator[Any],
+        context: Any,
+        *,
+        needs_token: bool,
+    ) -> Any:
+        """Answer a call. Its metadata is here already: a token is looked at first."""
+        headers, seconds = _headers(context), HEAD
+        refused = self._refusal(headers, peer_of(context.peer()))
+        if refused is not None and needs_token:
+            context.abort(_CODES[refused.status], refused.detail)
+        arriving = Arriving(messages)
+        try:
+            if refused is None:
+                if first := arriving.message(HEAD):
+                    return answer(_Call(first, arriving, context, headers))
+            else:
+                seconds = STRANGER
+                if first := self._strangers.message(arriving):
+                    with self._strangers.place(context):
+                        return answer(_Call(first, arriving, context, headers))
+            why = f"no message came within {seconds:g} s"
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
+        finally:
+            arriving.shutdown()
+
+    def _refusal(self, headers: Mapping[str, str], peer: str | None) -> Problem | None:
+        """Return why a caller is not admitted; None also where there is no gate."""
+        if self._gate is None:
+            return None
+        try:
+            identify(self._gate, headers.items(), peer)
+        except Problem as problem:
+            return problem
+        return None
 
     def _check(self, call: _Call) -> Any:
         if call.first.service not in ("", SERVICE):
@@ -269,17 +329,38 @@ class _Call:
         return self.headers.get(contract.PARTICIPANT_HEADER.lower(), "")
 
 
-def _serve(
-    answer: Callable[[_Call], Any], messages: Iterator[Any], context: Any
-) -> Any:
-    arriving = Arriving(messages)
-    try:
-        if (first := arriving.message(HEAD)) is None:
-            why = f"no message came within {HEAD:g} s"
-            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
-        return answer(_Call(first, arriving, context, _headers(context)))
-    finally:
-        arriving.shutdown()
+class _Strangers:
+    """Calls without a known token: few at a time; who is silent makes room."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._silent: dict[Arriving, None] = {}  # the oldest is first
+        self._answered = threading.BoundedSemaphore(_STRANGERS)
+
+    def message(self, arriving: Arriving) -> Any:
+        """Return a first message; None where none came in time, or others came."""
+        with self._lock:
+            if len(self._silent) >= _STRANGERS:
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                oldest.shutdown()
+            self._silent[arriving] = None
+        try:
+            return arriving.message(STRANGER)
+        finally:
+            with self._lock:
+                self._silent.pop(arriving, None)
+
+    @contextlib.contextmanager
+    def place(self, context: Any) -> Iterator[None]:
+        """Let one of a few be answered, and end the calls of others."""
+        if not self._answered.acquire(blocking=False):
+            why = "too many calls without a known token: ask again"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        try:
+            yield
+        finally:
+            self._answered.release()
 
 
 def _headers(context: Any) -> dict[str, str]:

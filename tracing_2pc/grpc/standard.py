@@ -16,6 +16,8 @@ HEALTH: Final = "grpc.health.v1.Health"
 
 _LONGEST: Final = 10.0  # seconds in which a caller must have asked for all services
 
+_AT_ONCE: Final = 4  # callers, none of whom needs a token
+
 _FILES: Final = (DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
 
 
@@ -35,14 +37,22 @@ def add_reflection(server: grpc.Server) -> None:
 
 
 class _Reflection(reflection.ReflectionServicer):  # type: ignore[misc]
-    """Ends a call that goes on asking: it holds a thread."""
+    """Ends a call that goes on asking, and answers few: each holds a thread."""
+
+    def __init__(self, names: list[str], pool: Any) -> None:
+        super().__init__(names, pool)
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def ServerReflectionInfo(  # noqa: N802 - of the service
         self, request_iterator: Iterator[Any], context: Any
     ) -> Iterator[Any]:
+        if not self._places.acquire(blocking=False):
+            why = "others ask for names now: ask again"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
         end = threading.Timer(_LONGEST, context.cancel)
         end.start()
         try:
             yield from super().ServerReflectionInfo(request_iterator, context)
         finally:
             end.cancel()
+            self._places.release()

@@ -19,10 +19,29 @@ def admit(
 ) -> Caller:
     """Return the caller of a request, who may do this, one of `core.access.MAY`.
 
+    Raises:
+        Problem: not admitted (401, with a challenge), or not allowed (403).
+    """
+    caller = identify(gate, headers, peer, digest)
+    try:
+        caller.check(action)
+    except RefusalError as error:
+        raise problem_of(error) from None
+    return caller
+
+
+def identify(
+    gate: Gate,
+    headers: Iterable[tuple[str, str]],
+    peer: str | None,
+    digest: bytes | None = None,
+) -> Caller:
+    """Return the caller of a request, whatever it asks for.
+
     `digest` is of a token that its transport has had proven, and that was not sent.
 
     Raises:
-        Problem: not admitted (401, with a challenge), or not allowed (403).
+        Problem: as `admit`.
     """
     lower = {name.lower(): value for name, value in headers}
     scheme, _, word = lower.get("authorization", "").partition(" ")
@@ -35,10 +54,8 @@ def admit(
     )
     try:
         if digest is not None:
-            caller = gate.admit_digest(digest)
-        else:
-            caller = gate.admit(token, None if forwarded else peer)
-        caller.check(action)
+            return gate.admit_digest(digest)
+        return gate.admit(token, None if forwarded else peer)
     except RefusalError as error:
         problem = problem_of(error)
         if error.refusal is Refusal.NOT_ADMITTED:
@@ -46,4 +63,3 @@ def admit(
             challenge = f'Bearer realm="tracing_2pc"{reason}'
             problem.headers["WWW-Authenticate"] = challenge
         raise problem from None
-    return caller

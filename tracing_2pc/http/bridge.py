@@ -10,7 +10,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 PROVEN: Final = "tpc.token_digest"
 """Where an environment has the digest of a token that its caller has proven to hold."""
@@ -47,7 +47,8 @@ def ask_application(
         application: a Flask application, or any other.
         method: GET or POST.
         path: a route of the contract, with a query if there is one.
-        headers: of the request; which ones a road lets through is its own matter.
+        headers: of the request; which ones a road lets through is its own matter. One
+            with an underscore in its name is left out: it would take another's place.
         body: read by the application, in its time. Its reads must have limits: where
             it has a method `shutdown`, that is called when a read takes too long, from
             another thread, and must end it.
@@ -62,8 +63,8 @@ def ask_application(
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": unquote(route, "latin-1"),
-        "QUERY_STRING": query,
+        "PATH_INFO": unquote_to_bytes(_utf8(route)).decode("latin-1"),
+        "QUERY_STRING": _utf8(query).decode("latin-1"),
         "SERVER_NAME": scheme,
         "SERVER_PORT": "0",
         "SERVER_PROTOCOL": "HTTP/1.1",
@@ -83,8 +84,10 @@ def ask_application(
     if digest is not None:
         environ[PROVEN] = digest
     for name, value in headers.items():
-        key = name.upper().replace("-", "_")
-        environ[key if key == "CONTENT_TYPE" else f"HTTP_{key}"] = value
+        if "_" not in name:
+            key = name.upper().replace("-", "_")
+            key = key if key == "CONTENT_TYPE" else f"HTTP_{key}"
+            environ[key] = _utf8(value).decode("latin-1")
     environ.pop("HTTP_CONTENT_LENGTH", None)  # what was counted here counts
     found: list[tuple[str, list[tuple[str, str]]]] = []
 
@@ -100,3 +103,8 @@ def ask_application(
     ((status, answered),) = found
     kind = next((v for n, v in answered if n.lower() == "content-type"), "")
     return Answered(int(status.split()[0]), kind, answer)
+
+
+def _utf8(text: str) -> bytes:
+    """Return what came over a road that has other characters than HTTP's, as bytes."""
+    return text.encode(errors="replace")

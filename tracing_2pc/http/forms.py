@@ -201,7 +201,10 @@ def _read_place(text: str) -> tuple[float, str]:
 
 def _parameters(request: Request, names: set[str]) -> Mapping[str, str]:
     """Return the parameters of a list, each given once."""
-    query = request.args
+    try:
+        query = request.args
+    except UnicodeDecodeError:
+        raise Problem(400, "query: expected UTF-8") from None
     if unknown := set(query) - names:
         raise Problem(400, f"no parameter {sorted(unknown)[0][:60]!r}")
     if any(len(query.getlist(name)) > 1 for name in query):
