@@ -18,7 +18,7 @@ from flask import Flask, request
 from support.branches import ONE, commit_of, prepare_at
 from support.nats import TOKEN, shared
 from support.texts import texts
-from support.waiting import AT_LAST, PATIENT, SOON, until
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, SOON, until
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.model import TransactionId
@@ -106,6 +106,7 @@ class Other:
     def __init__(self, subject: str, queue: str = "") -> None:
         self.seen: list[Any] = []
         self.answer: Callable[[Any], bytes | None] = lambda message: None
+        self.subject = subject
         self._about = subject, queue
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -337,6 +338,150 @@ def test_a_request_that_is_none_takes_nobodys_place(
         stranger.publish(offered, bare.write(head), inbox)
         until(lambda: [e.received for e in instance._exchanges.values()] == [1])
         assert prepare(asked()) is Vote.COMMIT
+
+
+BARE = frames.Seal(None, "")
+
+
+class Stranger(Other):
+    """Somebody without a token, who asks one instance what he likes."""
+
+    def __init__(self, url: str) -> None:
+        self.inbox = f"inbox_{name_of(url)}"
+        super().__init__(self.inbox)
+        self.subject = f"tpc.v1.{name_of(url)}"
+
+    def ask(self, question: Any, inbox: str | None = None) -> None:
+        self.publish(self.subject, BARE.write(question), inbox or self.inbox)
+
+    def heard(self) -> list[dict[str, Any]]:
+        return [BARE.read(message.data)[0] for message in self.seen]
+
+    def offered(self) -> str:
+        """Return the subject that a good question is answered."""
+        self.ask({"nonce": "good"})
+        until(lambda: self.seen)
+        return str(self.heard()[0]["subject"])
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"nonce": "n" * 65},
+        {"nonce": "n" * (1 << 19)},
+        {"nonce": "n", "more": "x" * 1000},
+        {"nonce": 7},
+        {"nonce": "n", "key": ["k"]},
+        {"nonce": "n", "key": "k" * 65},
+    ],
+    ids=["a long word", "a huge word", "more", "no word", "no name", "a long name"],
+)
+def test_nothing_is_kept_of_a_question_that_is_too_long(ledger, url, question):
+    """Nor of one that is none: nobody is answered, and the next one is."""
+    with ledger.serving(url) as instance, Stranger(url) as stranger:
+        stranger.ask(question)
+        stranger.ask({"nonce": "n"}, "i" * 256)
+        assert stranger.offered()
+        assert len(instance._exchanges) == len(stranger.seen) == 1
+
+
+def request_of(**changes: Any) -> dict[str, Any]:
+    head = {"n": 0, "method": "GET", "path": "/whoami", "headers": {}, "length": 0}
+    return head | changes
+
+
+@pytest.mark.parametrize(
+    ("head", "data"),
+    [
+        (request_of(headers={"x": "y" * frames.HEAD}), b""),
+        (request_of(), b"x" * (frames.LONGEST + 1)),
+    ],
+    ids=["head", "data"],
+)
+def test_a_frame_that_is_too_long_is_none(ledger, url, head, data):
+    """It is dropped before anything of it is kept."""
+    with ledger.serving(url) as instance, Stranger(url) as stranger:
+        subject = stranger.offered()
+        stranger.publish(subject, BARE.write(head, data), stranger.inbox)
+        stranger.publish(subject, BARE.write(request_of()), stranger.inbox)
+        until(lambda: "status" in stranger.heard()[-1])
+        assert [path for path, _ in ledger.asked] == ["/whoami"]
+        assert instance._exchanges == {}
+
+
+@pytest.mark.parametrize(
+    "odd", [{"length": float("inf")}, {"headers": []}, {"method": None}, {"path": 1}]
+)
+def test_a_request_of_other_types_is_none(ledger, asked, url, odd, caplog):
+    """It is dropped, and the instance goes on."""
+    with ledger.serving(url), Stranger(url) as stranger:
+        head = BARE.write(request_of(**odd))
+        stranger.publish(stranger.offered(), head, stranger.inbox)
+        assert prepare(asked()) is Vote.COMMIT
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("name", ["authorization", "Authorization", "AUTHORIZATION"])
+def test_a_token_that_is_sent_is_not_taken(ledger, url, name):
+    """However its header is written: a token must not go over a NATS server."""
+    with ledger.serving(url), Stranger(url) as stranger:
+        head = request_of(headers={name: f"Bearer {TOKEN}", "Tpc-Version": "1"})
+        stranger.publish(stranger.offered(), BARE.write(head), stranger.inbox)
+        until(lambda: "status" in stranger.heard()[-1])
+        assert stranger.heard()[-1]["status"] == 401
+    ((_, headers),) = ledger.asked
+    assert "Authorization" not in headers
+
+
+def test_nothing_is_kept_of_a_body_without_a_token(ledger, url, monkeypatch):
+    """Frames of it may come: a stranger fills no memory with them."""
+    kept: list[int] = []
+    work = NatsServer._work
+
+    def look(server: NatsServer, word: str, exchange: Any, request: Any) -> None:
+        until(lambda: exchange.received == 9)
+        kept.extend(map(len, iter(exchange.body._frames.get_nowait, b"")))
+        exchange.body.shutdown()
+        work(server, word, exchange, request)
+
+    monkeypatch.setattr(NatsServer, "_work", look)
+    with ledger.serving(url), Stranger(url) as stranger:
+        subject = stranger.offered()
+        head = request_of(method="POST", path="/prepare", length=1 << 20)
+        for n in range(9):
+            frame = BARE.write(head if n == 0 else {"n": n}, b"x" * 1000)
+            stranger.publish(subject, frame, stranger.inbox)
+        until(lambda: "status" in stranger.heard()[-1])
+    assert kept == []
+
+
+ODD = {
+    "empty": {},
+    "a status and no more": {"status": 401},
+    "a status that is none": {"status": [], "type": "", "text": ""},
+    "an offer of numbers": {"challenge": 1, "subject": 2, "journal": 3},
+    "half an offer": {"challenge": "c", "journal": "j"},
+}
+
+
+@pytest.mark.parametrize("says", ODD.values(), ids=ODD)
+def test_an_answer_of_another_form_is_none(asked, url, says):
+    """Of somebody else at the server: no fault of ours, and nothing is sent there."""
+    with Other(f"tpc.v1.{name_of(url)}") as impostor:
+        impostor.answer = lambda message: BARE.write(says)
+        with pytest.raises(ParticipantUnavailableError):
+            asked(timeout=SOON).commit(record())
+        assert asked(timeout=AT_ONCE).describe().unreachable
+
+
+def test_a_question_about_health_goes_nowhere_else(asked, url):
+    """Somebody names a subject that is not the participant's: nothing is sent there."""
+    elsewhere = f"elsewhere_{name_of(url)}"
+    with Other(f"tpc.v1.{name_of(url)}") as impostor, Other(elsewhere) as other:
+        says = {"challenge": "c", "subject": elsewhere, "journal": "j"}
+        impostor.answer = lambda message: BARE.write(says)
+        assert asked(timeout=AT_ONCE).describe().unreachable
+        assert other.seen == []
 
 
 def test_without_tokens_nobody_is_served(ledger, url):

@@ -550,6 +550,14 @@ def test_queries(world, query):
     assert world.client.get(f"/transactions{query}").status_code == 400
 
 
+def test_a_query_of_other_bytes_is_refused(world, caplog):
+    """What is no UTF-8 is the caller's fault, and no traceback."""
+    raw = {"QUERY_STRING": "after=\xfc"}
+    answer = world.client.get("/transactions", environ_overrides=raw)
+    assert answer.status_code == 400
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
 def test_a_get_may_leave_the_version_out(world):
     """The version is required on POST; on GET only another one is refused."""
     assert world.client.get("/transactions").status_code == 200

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from support.nats import serving_by_nats, shared
+from support.nats import TOKEN, serving_by_nats, shared
 from support.participant import World
 from support.spark import serving
 from support.waiting import PATIENT
@@ -134,6 +134,8 @@ class _Asking:
             data = json.dumps(how.pop("json")).encode()
             sent["Content-Type"] = contract.JSON
         assert not how, how
+        if self._url.startswith("nats:"):  # without one, no body is read there
+            sent["Authorization"] = f"Bearer {TOKEN}"
         sent |= {"Content-Length": str(len(data or b"")), **dict(headers)}
         name = sent.get("Tpc-Participant", "")
         participant: Any = open_participant(name, self._url, None, PATIENT)

@@ -182,10 +182,20 @@ class _Exchange:
                 raise NoAnswerError(Silence.NOT_SENT, why) from None
             # Who does not know our token cannot seal. That is a refusal, and all that
             # may be believed without a seal: nothing takes it for an acknowledgement.
-            status = refusal_of(offer.get("status", 0))
-            if seal == sealed or status is Refusal.NOT_ADMITTED:
+            if frames.fits(offer, status=int, type=str, text=str):
+                refusal = refusal_of(offer["status"])
+                if seal == sealed or refusal is Refusal.NOT_ADMITTED:
+                    return dict(offer)
+            elif seal == sealed and self._is_offer(offer, look=look):
                 return dict(offer)
             talk.forged += 1
+
+    def _is_offer(self, offer: Mapping[str, Any], *, look: bool) -> bool:
+        if look:
+            return frames.fits(offer, journal=str)
+        if not frames.fits(offer, challenge=str, subject=str, journal=str):
+            return False
+        return str(offer["subject"]).startswith(f"{self._place.subject}.")
 
     async def _send(
         self,
@@ -238,9 +248,11 @@ class _Reader:
     async def read(self) -> _Answer | None:
         """Wait for a frame; return the answer once it has begun, and is here whole."""
         head, data = await self._next(self._exchange._until())
-        if "read" in head:
+        if frames.fits(head, read=int):
             self.acknowledged = head["read"]
             return None
+        if not frames.fits(head, status=int, type=str, length=int):
+            raise NoAnswerError(Silence.CUT, "its answer is none")
         length, content = head["length"], bytearray(data)
         if length > self._exchange._most:
             raise NoAnswerError(Silence.CUT, "its answer is too long")
@@ -252,7 +264,7 @@ class _Reader:
     async def _next(self, until: float) -> tuple[dict[str, Any], bytes]:
         while True:
             _, head, data = await self._talk.read(self._seal, until=until)
-            if head["n"] == self._number:
+            if head.get("n") == self._number:
                 self._number += 1
                 return head, data
             self._talk.forged += 1  # somebody repeats what was said

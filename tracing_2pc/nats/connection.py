@@ -181,4 +181,7 @@ def _login(connection: Client, place: Place, secret: str) -> dict[str, Any]:
 def _check_tls(connection: Client, place: Place) -> None:
     # Without this nats-py would go on in clear.
     if place.by_tls and not connection._server_info.get("tls_required"):
-        raise NotAdmittedError("the NATS server there offers no TLS: use nats://")
+        raise NotAdmittedError(
+            f"the NATS server at {urlsplit(place.server).netloc} offers no TLS, so "
+            "nothing was sent: give it a certificate, or mend the address"
+        )

@@ -18,12 +18,21 @@ CHUNK: Final = 1 << 18
 WINDOW: Final = 8
 """Frames of a body that are under way: more are sent when these have been read."""
 
+LONGEST: Final = CHUNK
+"""Bytes after a head, at most."""
+
+HEAD: Final = 1 << 15
+"""Bytes of a frame's head, at most: one that is longer is none."""
+
 _LABEL: Final = b"tpc-nats-v1"
 _UNSEALED: Final = b"-"
 
 
 class ForgedError(Exception):
-    """A frame that the holder of the key has not made, or not for this exchange."""
+    """A frame that the holder of the key has not made, or not for this exchange.
+
+    Or one that is longer than any that we make, or not in its form.
+    """
 
 
 def key_of(token_digest: bytes) -> bytes:
@@ -34,6 +43,11 @@ def key_of(token_digest: bytes) -> bytes:
 def name_of(key: bytes) -> str:
     """Return what a key is called in public; it tells nothing of the key."""
     return hmac.digest(key, b"name", "sha256")[:8].hex()
+
+
+def fits(head: Mapping[str, Any], **form: type) -> bool:
+    """Say whether a head has these members, of these types; none is a boolean."""
+    return all(type(head.get(name)) is kind for name, kind in form.items())
 
 
 class Seal(NamedTuple):
@@ -56,6 +70,8 @@ class Seal(NamedTuple):
         if not hmac.compare_digest(mac, self._mac(content)):
             raise ForgedError
         line, _, data = content.partition(b"\n")
+        if len(line) > HEAD or len(data) > LONGEST:
+            raise ForgedError
         try:
             head = json.loads(line)
         except (ValueError, RecursionError):

@@ -56,6 +56,15 @@ _ROUTES: Final = re.compile(
 _HIDDEN: Final = frozenset({"authorization", "forwarded", "via", "x-real-ip"})
 """Headers that mean something over HTTP, and nothing here."""
 
+_QUESTION: Final = 1 << 10
+"""Bytes of a question to the name, at most; of ours fewer than 200."""
+
+_WORD: Final = 64
+"""Characters of what a question has: a random number, a key's name."""
+
+_SUBJECT: Final = 255
+"""Characters of a subject that is answered to."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -113,6 +122,7 @@ class NatsServer:
         self._pool = ThreadPoolExecutor(threads, "tpc-nats")
         self._exchanges: dict[str, _Exchange] = {}
         self._journal: str | None = None
+        self._waiting = 0  # questions, until the journal is known
         self._stopping = threading.Event()
         self._wake: Future[None] = Future()
         self._complaint = ""
@@ -218,14 +228,20 @@ class NatsServer:
 
     async def _offer(self, message: Msg) -> None:
         """Tell where this instance is to be asked, and which database it has."""
+        # Rejected whole before anything of it is kept.
+        if len(message.data) > _QUESTION or not 0 < len(message.reply) <= _SUBJECT:
+            return
         try:
             question, _ = Seal(None, "").read(message.data)
-            nonce, name = question["nonce"], question.get("key")
-            known = name is None or name in self._callers
-        except (ForgedError, KeyError, TypeError):
+        except ForgedError:
             return
-        if not (message.reply and isinstance(nonce, str)):
+        question = {"key": "", **question}
+        if not frames.fits(question, nonce=str, key=str):
             return
+        nonce, name = question["nonce"], question["key"]
+        if max(len(nonce), len(name)) > _WORD:
+            return
+        known = not name or name in self._callers
         digest, key = self._callers[name] if name and known else (None, None)
         seal = frames.seal_of_offer(key, nonce)
         if not known:
@@ -233,7 +249,8 @@ class NatsServer:
             await self._send(message.reply, Seal(None, ""), _refusal(error))
             return
         self._forget_unused(_UNUSED)
-        if len(self._exchanges) >= _OPEN and not (name and self._drop_stranger()):
+        is_full = len(self._exchanges) + self._waiting >= _OPEN
+        if is_full and not (name and self._drop_stranger()):
             error = RefusalError(Refusal.NOT_NOW, "too many requests: ask again")
             await self._send(message.reply, seal, _refusal(error))
             return
@@ -244,10 +261,14 @@ class NatsServer:
         if self._journal is not None:
             await self._promise(exchange, seal)
             return
+        self._waiting += 1
         asked = self._loop.run_in_executor(self._pool, self._read_journal)
-        asked.add_done_callback(
-            lambda _: asyncio.ensure_future(self._promise(exchange, seal))
-        )
+
+        async def promise() -> None:
+            self._waiting -= 1
+            await self._promise(exchange, seal)
+
+        asked.add_done_callback(lambda _: asyncio.ensure_future(promise()))
 
     def _drop_stranger(self) -> bool:
         """Forget an offer to a caller without a token; say whether there was one."""
@@ -289,18 +310,23 @@ class NatsServer:
             if exchange.received == 1:
                 self._begin(word, exchange, head)
             exchange.body.feed(data)
-        except (ForgedError, KeyError, TypeError, ValueError) as error:
-            logger.debug("not a frame: %s", type(error).__name__)
+        except ForgedError:
+            logger.debug("not a frame")
 
     def _begin(self, word: str, exchange: _Exchange, head: Mapping[str, Any]) -> None:
         # Read whole before it counts as begun: what is never answered stays for ever.
+        if not frames.fits(head, method=str, path=str, headers=dict, length=int):
+            raise ForgedError
+        headers = {n: str(v) for n, v in head["headers"].items()}
         request = _Request(
-            *(str(head["method"]), str(head["path"])),
-            {n: str(v) for n, v in dict(head["headers"]).items() if n not in _HIDDEN},
-            int(head["length"]),
+            *(head["method"], head["path"]),
+            {n: v for n, v in headers.items() if n.lower() not in _HIDDEN},
+            max(head["length"], 0),
         )
         read = _counted(lambda n: self._later(exchange, {"read": n}))
-        exchange.body = Upload(request.length, frames.WINDOW + 1, read)
+        # Nothing is kept of a body whose caller has no token.
+        most = frames.WINDOW + 1 if exchange.digest else 0
+        exchange.body = Upload(request.length, most, read)
         exchange.begun = True
         self._pool.submit(self._work, word, exchange, request)
 

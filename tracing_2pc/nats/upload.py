@@ -28,9 +28,9 @@ class Upload:
 
     def feed(self, data: bytes) -> None:
         """Take what arrived; nothing is the end, of a body that was cut."""
-        if self._frames.qsize() >= self._most:
-            data = b""
-        self._frames.put(data)
+        waiting = self._frames.qsize()
+        if waiting <= self._most:  # else it was cut off before
+            self._frames.put(data if waiting < self._most else b"")
 
     def shutdown(self, _how: int = 0) -> None:
         """Let reads end, now and later."""
