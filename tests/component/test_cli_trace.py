@@ -14,6 +14,7 @@ from support.spark import serving
 from support.texts import texts
 
 from tracing_2pc.core.names import SPANS
+from tracing_2pc.inspection import trace_sources
 from tracing_2pc.inspection.trace import NO_PROOF
 from tracing_2pc.tracing import ring
 
@@ -90,6 +91,15 @@ def test_what_nobody_has_is_said(operator, spans):
     operator.err(2, "trace", "orders")
     spans.joinpath("spans-1.jsonl").symlink_to(spans)
     assert "cannot be read" in operator.out(1, "trace", "orders.9.1")
+
+
+def test_what_is_too_much_to_read_is_said(operator, spans, monkeypatch):
+    """A folder holds nobody up; what was read in time is shown."""
+    known(operator)
+    keep(spans, 0, "tpc.transaction")
+    monkeypatch.setattr(trace_sources, "_HERE", 0.0)
+    said = " ".join(operator.out(1, "trace", TRACE).split())
+    assert "some are left out" in said
 
 
 def test_a_tool_is_asked_where_this_process_reaches_it(operator, spans):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,50 @@ def test_what_is_no_file_is_not_read(tmp_path):
     (tmp_path / "spans-2.jsonl").symlink_to(tmp_path / "spans.jsonl")
     with pytest.raises(OSError, match="symbolic"):
         kept(tmp_path)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("TPC_SPANS", "")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_folders_of_other_users_are_not_looked_into(temporary, monkeypatch):
+    """They may hold anything, in any number: only our own, and root's."""
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    for user in (0, 4242, *range(4243, 4300)):
+        (temporary / f"tracing-2pc-spans-{user}").mkdir(mode=0o700)
+    ours = [temporary / f"tracing-2pc-spans-{user}" for user in (0, 4242)]
+    assert ring.folders() == ours
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_folder_that_others_can_write_into_is_not_read(temporary, monkeypatch, named):
+    """In the place of ours, or of root's: what it holds may be forged.
+
+    Where a person names a folder, the person says whose it is.
+    """
+    folder = temporary / f"tracing-2pc-spans-{os.getuid()}"
+    folder.mkdir()
+    append(folder, 1)
+    (folder / "spans.jsonl").chmod(0o644)
+    assert kept(folder) == [1]
+    folder.chmod(0o777)
+    if named:
+        monkeypatch.setattr(os, "getuid", lambda: 4242)
+        assert kept(folder.rename(temporary / "named")) == [1]
+        return
+    with pytest.raises(PermissionError, match="others can write there"):
+        kept(folder)
+
+
+def test_reading_ends_in_time(tmp_path):
+    """However much there is; what was read until then stands, and the rest is said."""
+    for number in range(3):
+        append(tmp_path, number)
+    with pytest.raises(TimeoutError, match="some are left out"):
+        list(ring.read(tmp_path, TRACE, until=time.monotonic()))
 
 
 FULL = f"""{WARNED}

@@ -135,7 +135,7 @@ class _Asking:
             sent["Content-Type"] = contract.JSON
         assert not how, how
         if self._url.startswith("nats:"):  # without one, no body is read there
-            sent["Authorization"] = f"Bearer {TOKEN}"
+            sent.setdefault("Authorization", f"Bearer {TOKEN}")
         sent |= {"Content-Length": str(len(data or b"")), **dict(headers)}
         name = sent.get("Tpc-Participant", "")
         participant: Any = open_participant(name, self._url, None, PATIENT)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -23,6 +24,9 @@ from tracing_2pc.tracing import ring
 TRACE_ID: Final = re.compile("[0-9a-f]{32}")
 
 _SECONDS: Final = 3.0
+_HERE: Final = 10.0
+"""Seconds in which spans of this machine are read: a folder may be large, or hostile.
+"""
 _ATTEMPTS: Final = 100
 _BATCH: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,39})\.(0|[1-9][0-9]{0,17})")
 _LARGEST: Final = 64 << 20
@@ -120,23 +124,27 @@ def _on_this_machine(
     """
     if not (folders := ring.folders()):
         notes.append(f"no span is kept on this machine: {ring.VARIABLE} is {ring.OFF}")
+    until = time.monotonic() + _HERE
     if trace is None:
-        ids = (s.trace_id for s in _kept(transaction, folders, notes))
+        ids = (s.trace_id for s in _kept(transaction, folders, notes, until))
         trace = next(ids, None)
     if trace is None:
         return None, [], ""
     spans = [
         span
-        for span in _kept(trace, folders, notes)
+        for span in _kept(trace, folders, notes, until)
         if trace == span.trace_id or trace in span.links
     ]
     return trace, spans, "this machine" if spans else ""
 
 
-def _kept(id_: str, folders: Iterable[Path], notes: list[str]) -> Iterator[TraceSpan]:
+def _kept(
+    id_: str, folders: Iterable[Path], notes: list[str], until: float
+) -> Iterator[TraceSpan]:
     for folder in folders:
         try:
-            yield from filter(None, map(TraceSpan.from_ring, ring.read(folder, id_)))
+            found = ring.read(folder, id_, until)
+            yield from filter(None, map(TraceSpan.from_ring, found))
         except OSError as error:
             notes.append(f"spans in {folder} cannot be read: {error.strerror}")
 

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import stat
 import time
@@ -51,13 +52,19 @@ def prepare(folder: Path) -> None:
         OSError: it cannot be made, or is another user's.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    about = folder.lstat()
-    if folder.name == _of(os.getuid()) and (
-        not stat.S_ISDIR(about.st_mode)
-        or about.st_uid != os.getuid()
-        or about.st_mode & 0o022
-    ):
-        raise PermissionError(errno.EPERM, "others can write there", str(folder))
+    _check(folder)
+
+
+def _check(folder: Path) -> None:
+    """Raise `PermissionError` where others can write into our folder, or root's."""
+    for user in {os.getuid(), 0}:
+        about = folder.lstat()
+        if folder.name == _of(user) and (
+            not stat.S_ISDIR(about.st_mode)
+            or about.st_uid != user
+            or about.st_mode & 0o022
+        ):
+            raise PermissionError(errno.EPERM, "others can write there", str(folder))
 
 
 def append(folder: Path, lines: bytes) -> None:
@@ -105,23 +112,32 @@ def _files(folder: Path) -> list[Path]:
 
 
 def folders() -> list[Path]:
-    """Return the folders that may be looked into: without a name, all users'."""
+    """Return the folders that may be looked into: without a name, ours and root's.
+
+    What any other user has put into the same place may be forged.
+    """
     named = chosen()
     if named is None or os.environ.get(VARIABLE, "").strip():
         return [named] if named else []
-    return sorted(named.parent.glob(f"{_DEFAULT}*"))
+    both = [named.parent / _of(user) for user in sorted({0, os.getuid()})]
+    return [folder for folder in both if os.path.lexists(folder)]
 
 
-def read(folder: Path, id_: str) -> Iterator[dict[str, Any]]:
+def read(folder: Path, id_: str, until: float = math.inf) -> Iterator[dict[str, Any]]:
     """Yield the spans in whose line an id stands as a value, some of them twice.
 
-    What is no whole line, or no object, is left out. What cannot be read is `OSError`.
+    What is no whole line, or no object, is left out. What cannot be read is `OSError`,
+    and so is what is left when the monotonic clock says `until`.
     """
+    _check(folder)
     os.scandir(folder).close()
     wanted = json.dumps(id_).encode()
     for text in _texts(folder):
         place = 0
         while (hit := text.find(wanted, place)) >= 0:
+            if time.monotonic() > until:
+                why = "there are too many to read in time, and some are left out"
+                raise TimeoutError(errno.ETIMEDOUT, why, str(folder))
             begin = text.rfind(b"\n", 0, hit) + 1
             place = text.find(b"\n", begin)
             if place < 0:  # it is being written
