@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 
@@ -18,7 +19,7 @@ from support.telemetry import PATH, PRELUDE, START, TASK_TO_RUN, run
 from support.texts import texts
 from support.waiting import AT_ONCE
 
-from tracing_2pc.tracing.sdk import environment
+from tracing_2pc.tracing.sdk import environment, exporting, lifecycle, logs, meters
 
 ENDPOINT, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
 TEXTS = texts("process")
@@ -62,6 +63,112 @@ def test_an_exporter_that_is_not_installed_is_named():
     way = "zipkin: ConfigurationError"
     assert line.startswith(TEXTS["traces are not sent by"].format(way=way))
     assert "OTEL_TRACES_EXPORTER: 'zipkin'" in line
+
+
+NUMBERS = [
+    ("OTEL_BSP_SCHEDULE_DELAY", "5s"),
+    ("OTEL_BSP_SCHEDULE_DELAY", "0"),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "-1"),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "99999"),
+    ("OTEL_EXPORTER_OTLP_TIMEOUT", "2s"),
+    ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "nan"),
+    ("OTEL_BLRP_SCHEDULE_DELAY", "inf"),
+    ("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", "99999"),
+    ("OTEL_METRIC_EXPORT_INTERVAL", "-1"),
+    ("OTEL_METRIC_EXPORT_TIMEOUT", "1m"),
+]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [NUMBERS[0], *(pytest.param(*case, marks=pytest.mark.ci) for case in NUMBERS[1:])],
+)
+def test_a_number_that_cannot_be_used_is_named(variable, value):
+    """In one line, with its rule and the default, which is used: spans are sent."""
+    code = 'lifecycle.start("job")\nmade()\nsay([lifecycle.flush(PATIENT), warned])'
+    with receiving("http/protobuf") as receiver:
+        told = {ENDPOINT: receiver.endpoint, variable: value}
+        said, _ = run(code, start=PRELUDE + AT_LEISURE + WARNED, **told)
+        assert names(receiver.next()) == ["tpc.decide"]
+    flushed, (line,) = said
+    assert flushed
+    assert line.startswith(f"{variable}: ")
+    assert value in line
+    assert line.endswith(" is used")
+
+
+@pytest.mark.parametrize(("variable", "value"), NUMBERS)
+def test_all_signals_start_with_the_defaults(monkeypatch, variable, value):
+    """Metrics and log records, too; and `check` has a line of it."""
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "otlp")
+    monkeypatch.setenv(variable, value)
+    assert [line for line in lifecycle.problems() if line.startswith(f"{variable}: ")]
+    meters.to_exporters("job").shutdown()
+    for signal in ("TRACES", "METRICS", "LOGS"):
+        exporting.exporter(signal, "otlp")().shutdown()
+    exporting.in_batches("otlp").shutdown()
+    ending = logs.start("job")
+    root = logging.getLogger()
+    root.removeHandler(root.handlers[-1])
+    ending()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "share", "variable"),
+    [
+        ("alway_on", None, "OTEL_TRACES_SAMPLER"),
+        ("traceidratio", "10%", "OTEL_TRACES_SAMPLER_ARG"),
+        ("parentbased_traceidratio", "2", "OTEL_TRACES_SAMPLER_ARG"),
+        ("parentbased_traceidratio", None, "OTEL_TRACES_SAMPLER_ARG"),
+        ("parentbased_traceidratio", "0.5", None),
+        ("always_off", "5%", None),
+    ],
+)
+def test_a_sampler_that_is_none_is_named(monkeypatch, sampler, share, variable):
+    """By its variable, with what is sampled instead."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    if share is not None:
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+    named = [line.partition(":")[0] for line in lifecycle.problems()]
+    assert named == ([] if variable is None else [variable])
+
+
+FORBIDDING = [
+    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-1"),
+    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.pem"),
+    ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/nowhere/key.pem"),
+]
+BY_GRPC = [
+    ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2s"),
+    ("OTEL_EXPORTER_OTLP_COMPRESSION", "deflate"),
+]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "by"),
+    [(*FORBIDDING[0], "http/protobuf")]
+    + [
+        pytest.param(*case, by, marks=pytest.mark.ci)
+        for case, by in [
+            *((case, "http/protobuf") for case in FORBIDDING[1:]),
+            *((case, "grpc") for case in BY_GRPC),
+        ]
+    ],
+)
+def test_a_value_without_a_default_is_named(monkeypatch, variable, value, by):
+    """Tracing does not start, and the line says which variable, and its rule."""
+    told = {ENDPOINT: "https://127.0.0.1:9", PROTOCOL: by, variable: value}
+    code = 'lifecycle.start("job")\nmade()\nsay(warned)'
+    (said, _) = run(code, start=PRELUDE + WARNED, **told)
+    start = TEXTS["tracing did not start"].partition("{")[0]
+    (line,) = (line for line in said if line.startswith(start))
+    assert f": {variable}: " in line
+    assert value in line
+    for name, text in told.items():
+        monkeypatch.setenv(name, text)
+    assert [line for line in lifecycle.problems() if line.startswith(f"{variable}: ")]
 
 
 TASK = f"""{TASK_TO_RUN}{AT_LEISURE}

@@ -12,7 +12,7 @@ import io
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from support.nats import TOKEN, serving_by_nats, shared
 from support.participant import World
 from support.spark import serving
 from support.waiting import PATIENT
+from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.grpc import GrpcServer
 from tracing_2pc.http import contract
+from tracing_2pc.http.bridge import PARTICIPANT
 from tracing_2pc.nats.link import LOOP
 
 _names = itertools.count()
@@ -101,20 +103,24 @@ def over(transport: str, world: World) -> Iterator[World]:
         yield world
         return
     asked: Any = copy.copy(world)
+    has_tokens = isinstance(world.app.extensions[PARTICIPANT].gate, TokenGate)
+    # By NATS no body is read of a caller without one.
+    sent = {} if has_tokens else {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}
     with TRANSPORTS[transport].serve(world.app) as url:
-        asked.app = _Asking(url)
+        asked.app = _Asking(url, sent)
         yield asked
 
 
 class _Asking:
     """In the place of a Flask application: its test client asks by `exchange`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, sent: Mapping[str, str]) -> None:
         self._url = url
-        self.environ_base: dict[str, str] = {}
+        self._sent = sent
+        self.environ_base = {**sent}
 
     def test_client(self) -> _Asking:
-        return _Asking(self._url)
+        return _Asking(self._url, self._sent)
 
     def get(self, path: str, **how: Any) -> _Answer:
         return self._ask("GET", path, **how)
@@ -134,8 +140,6 @@ class _Asking:
             data = json.dumps(how.pop("json")).encode()
             sent["Content-Type"] = contract.JSON
         assert not how, how
-        if self._url.startswith("nats:"):  # without one, no body is read there
-            sent.setdefault("Authorization", f"Bearer {TOKEN}")
         sent |= {"Content-Length": str(len(data or b"")), **dict(headers)}
         name = sent.get("Tpc-Participant", "")
         participant: Any = open_participant(name, self._url, None, PATIENT)

@@ -252,6 +252,7 @@ def _is_set() -> bool:
 def _cure(way: str, error: Exception) -> str:
     if not isinstance(error, ImportError):
         is_ours = isinstance(error, ConfigurationError)
-        return str(error) if is_ours else type(error).__name__
+        reasons = [str(error)] if is_ours else environment.wrong_limits()
+        return reasons[0] if reasons else type(error).__name__
     extra = "participant" if way == "Prometheus" else environment.extra_of("METRICS")
     return f"install tracing-2pc[{extra}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -23,8 +24,32 @@ _REFUSED: Final = re.compile(
     "OTEL_(CONFIG_FILE|LOG_LEVEL|(BSP|BLRP)_EXPORT_TIMEOUT|EXPORTER_PROMETHEUS_.*|"
     "EXPORTER_ZIPKIN_.*|PYTHON_(.*CONFIGURATOR|ID_GEN.*|SDK_INTERN.*|LOGGING_AUTO.*))"
 )
+QUEUE: Final = 32768
+SCHEDULE_MS: Final = 500.0
+_MILLISECONDS: Final = "a number of milliseconds above 0"
+_NUMBERS: Final = {
+    "OTEL_BSP_SCHEDULE_DELAY": (_MILLISECONDS, SCHEDULE_MS),
+    "OTEL_BLRP_SCHEDULE_DELAY": (_MILLISECONDS, 1000.0),
+    "OTEL_METRIC_EXPORT_INTERVAL": (_MILLISECONDS, 60_000.0),
+    "OTEL_METRIC_EXPORT_TIMEOUT": (_MILLISECONDS, 30_000.0),
+    "OTEL_BSP_MAX_QUEUE_SIZE": ("a whole number above 0", QUEUE),
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": ("a whole number above 0", 512),
+    "OTEL_BLRP_MAX_QUEUE_SIZE": ("a whole number above 0", 2048),
+    "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE": ("a whole number above 0", 512),
+    **{
+        f"OTEL_EXPORTER_OTLP_{signal}TIMEOUT": ("a number of seconds above 0", 2.0)
+        for signal in ("", "TRACES_", "METRICS_", "LOGS_")
+    },
+}
+"""The rule of each number that has a default, and that: OpenTelemetry's, or ours."""
+
+_SAMPLERS: Final = tuple(
+    f"{based}{name}"
+    for based in ("", "parentbased_")
+    for name in ("always_on", "always_off", "traceidratio")
+)
+_LIMITS: Final = re.compile("OTEL_.*_LIMIT")
 _SECRETS: Final = ("HEADERS", "TOKEN", "SECRET", "PASSWORD", "API_KEY")
-_SECONDS: Final = 2.0
 
 
 def asked() -> Asked:
@@ -99,9 +124,108 @@ def otlp_headers(signal: str) -> str | None:
     return read_secret(reference, HEADERS)
 
 
-def otlp_timeout(signal: str) -> float | None:
-    """Return how long an export may take, in seconds; None if the environment says."""
-    return None if _otlp(signal, "TIMEOUT") else _SECONDS
+def otlp_timeout(signal: str) -> float:
+    """Return how long an export may take, in seconds."""
+    own = f"{_OTLP}{signal}_TIMEOUT"
+    is_own = os.environ.get(own, "").strip()
+    return number(own if is_own else f"{_OTLP}TIMEOUT")
+
+
+def number(name: str) -> float:
+    """Return a variable's number; the default where none is set, or none of its kind.
+
+    The SDK would take its own default for some, and raise for others.
+    """
+    _, default = _NUMBERS[name]
+    text = os.environ.get(name, "").strip()
+    return default if not text or _unusable(name) else float(text)
+
+
+def whole(name: str) -> int:
+    """Return the same of a whole number."""
+    return int(number(name))
+
+
+def batch_size(of: str) -> int:
+    """Return how many are sent at once, of `BSP` or `BLRP`: no more than wait."""
+    most = whole(f"OTEL_{of}_MAX_QUEUE_SIZE")
+    return min(whole(f"OTEL_{of}_MAX_EXPORT_BATCH_SIZE"), most)
+
+
+def defaulted() -> list[str]:
+    """Return which numbers cannot be used, with the rule, and the default that is."""
+    said = []
+    for name in filter(_NUMBERS.__contains__, os.environ):
+        if reason := _unusable(name):
+            said.append(f"{reason}: {_NUMBERS[name][1]:g} is used")
+    for of in ("BSP", "BLRP"):
+        batch, most = f"OTEL_{of}_MAX_EXPORT_BATCH_SIZE", f"OTEL_{of}_MAX_QUEUE_SIZE"
+        if os.environ.get(batch, "").strip() and whole(batch) > whole(most):
+            larger = f"{whole(batch)} is more than {most}, {whole(most)}"
+            said.append(f"{batch}: {larger}: {whole(most)} is used")
+    return said + _wrong_sampler()
+
+
+def _wrong_sampler() -> list[str]:
+    named = os.environ.get("OTEL_TRACES_SAMPLER", "").lower()
+    share = os.environ.get("OTEL_TRACES_SAMPLER_ARG", "")
+    if named and named not in _SAMPLERS:
+        rule = f"is not one of {', '.join(_SAMPLERS)}"
+        default = "parentbased_always_on is used"
+        return [f"OTEL_TRACES_SAMPLER: {named[:20]!r} {rule}: {default}"]
+    if named.endswith("ratio") and not _is_share(share):
+        why = f"{share[:20]!r} is not a number from 0 to 1: 1 is used"
+        return [f"OTEL_TRACES_SAMPLER_ARG: {why}"]
+    return []
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def wrong_limits() -> list[str]:
+    """Return which limits of spans the SDK refuses, at its import, with the rule."""
+    set_ = {n: v.strip() for n, v in os.environ.items() if _LIMITS.fullmatch(n)}
+    return [
+        f"{name}: {text[:20]!r} is not a whole number from 0"
+        for name, text in set_.items()
+        if text and not text.isdecimal()
+    ]
+
+
+def check_exporter(signal: str, protocol: str) -> None:
+    """Raise `ConfigurationError` for what an exporter of OTLP would stumble over later.
+
+    That is a file which is not there, or a number that gRPC's exporter reads by itself.
+    """
+    for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"):
+        for variable in (f"{_OTLP}{signal}_{name}", f"{_OTLP}{name}"):
+            path = os.environ.get(variable)
+            if path and not os.access(path, os.R_OK):
+                why = f"{variable}: {path}: no such file, or it cannot be read"
+                raise ConfigurationError(why)
+    if protocol == "grpc" and (reason := _unusable(f"{_OTLP}{signal}_TIMEOUT")):
+        raise ConfigurationError(reason)
+    packed = (_otlp(signal, "COMPRESSION") or "gzip").strip().lower()
+    if protocol == "grpc" and packed != "gzip":
+        why = f"{packed[:20]!r} is not gzip, all that there is by gRPC"
+        raise ConfigurationError(f"{_OTLP}COMPRESSION: {why}")
+
+
+def _unusable(name: str) -> str | None:
+    """Say why a number cannot be used; None if it can, or none is set."""
+    rule, default = _NUMBERS[name]
+    text = os.environ.get(name, "").strip()
+    try:
+        found = int(text) if isinstance(default, int) else float(text)
+    except ValueError:
+        found = 0
+    if not text or 0 < found < math.inf:
+        return None
+    return f"{name}: {text[:20]!r} is not {rule}"
 
 
 def quiet(library: str) -> None:

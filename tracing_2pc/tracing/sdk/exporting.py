@@ -41,8 +41,6 @@ from tracing_2pc.tracing import ring
 from tracing_2pc.tracing.sdk import environment
 from tracing_2pc.tracing.spans import SCOPE
 
-QUEUE: Final = 32768
-SCHEDULE_MS: Final = 500
 _LINES: Final = 512
 """Spans that are written to a ring at once."""
 _PROGRAM: Final = "tracing-2pc"
@@ -106,12 +104,13 @@ class CountedBatches(BatchSpanProcessor):
     """The SDK's batch processor, knowing how many spans found its queue full."""
 
     def __init__(self, exporter: CountedExporter) -> None:
-        self._room = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") or QUEUE)
-        schedule = float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or SCHEDULE_MS)
+        self._room = environment.whole("OTEL_BSP_MAX_QUEUE_SIZE")
+        schedule = environment.number("OTEL_BSP_SCHEDULE_DELAY")
         self._ended = itertools.count(1)
         self.counted = exporter
         self.overflowed = 0
-        super().__init__(exporter, self._room, schedule)
+        at_once = environment.batch_size("BSP")
+        super().__init__(exporter, self._room, schedule, at_once)
         after_fork(exporter.reset)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -198,7 +197,8 @@ def _kept(span: ReadableSpan) -> bytes | None:
 def to_ring(folder: Path) -> BatchSpanProcessor:
     """Make what keeps spans in a ring, half a second after they have ended."""
     # All three are given: what the environment says is about what is sent.
-    return BatchSpanProcessor(Ring(folder), QUEUE, SCHEDULE_MS, _LINES)
+    room, schedule = environment.QUEUE, environment.SCHEDULE_MS
+    return BatchSpanProcessor(Ring(folder), room, schedule, _LINES)
 
 
 def as_json(span: ReadableSpan) -> dict[str, Any]:
@@ -292,6 +292,7 @@ def exporter(signal: str, name: str) -> Callable[[], Any]:
         # Standard output is the command's.
         return lambda: offered(**({"out": sys.stderr} if name == "console" else {}))
     protocol = _PROTOCOLS.get(name) or environment.protocol(signal)
+    environment.check_exporter(signal, protocol)
     library = f"opentelemetry.exporter.otlp.proto.{protocol.partition('/')[0]}"
     module, of_module = _OTLP[signal]
     made = getattr(import_module(f"{library}.{module}"), of_module)

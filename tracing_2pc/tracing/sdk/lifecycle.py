@@ -132,6 +132,8 @@ class _Process:
             self.has_looked = True
         for name in environment.refused():
             logger.warning("%s has no effect: see the table in docs/settings.md", name)
+        for reason in environment.defaulted():
+            logger.warning("%s", reason)
         if not environment.wants("LOGS"):
             return
         try:
@@ -215,8 +217,10 @@ def _keep(service: str) -> None:
             return
         try:
             _process.cannot_keep = not _process.keep(service)
-        except Exception:  # without the SDK nothing is kept
+        except Exception as error:  # without the SDK nothing is kept
             _process.cannot_keep = True
+            if environment.wrong_limits():
+                _warn("spans are not kept for `tracing-2pc trace`", error)
             logger.debug("spans are not kept", exc_info=True)
 
 
@@ -244,6 +248,8 @@ def _warn(what: str, error: Exception) -> None:
         cure = f"; install tracing-2pc[{environment.extra_of('TRACES')}]"
     elif isinstance(error, ConfigurationError):
         cure = f": {error}"
+    elif limits := environment.wrong_limits():
+        cure = f": {limits[0]}"
     logger.warning("%s: %s%s", what, type(error).__name__, cure)
     logger.debug("%s", what, exc_info=error)
 
@@ -251,6 +257,7 @@ def _warn(what: str, error: Exception) -> None:
 def problems() -> list[str]:
     """Return what the environment asks for in vain, by its variables; start nothing."""
     found = [f"{name} has no effect" for name in environment.refused()]
+    found += environment.defaulted() + environment.wrong_limits()
     for signal in ("TRACES", "METRICS", "LOGS"):
         for name in environment.exporters(signal):
             try:
@@ -259,6 +266,9 @@ def problems() -> list[str]:
                 _ = name == "skywalking" or exporting.exporter(signal, name)
             except (ConfigurationError, ImportError) as error:
                 found.append(str(error))
+            except ValueError:  # the SDK's, at its import
+                if not environment.wrong_limits():
+                    raise
     return list(dict.fromkeys(found))
 
 

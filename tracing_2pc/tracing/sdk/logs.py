@@ -39,7 +39,13 @@ def start(service: str) -> Callable[[], object]:
     for make in made:
         exporter = exporting.CountedExporter(make, "log records")
         after_fork(exporter.reset)
-        provider.add_log_record_processor(BatchLogRecordProcessor(exporter))  # type: ignore[arg-type]
+        in_batches = BatchLogRecordProcessor(
+            exporter,  # type: ignore[arg-type]
+            environment.number("OTEL_BLRP_SCHEDULE_DELAY"),
+            environment.batch_size("BLRP"),
+            max_queue_size=environment.whole("OTEL_BLRP_MAX_QUEUE_SIZE"),
+        )
+        provider.add_log_record_processor(in_batches)
     with warnings.catch_warnings():  # its successor is no part of the SDK
         warnings.simplefilter("ignore", DeprecationWarning)
         handler = _Handler(logger_provider=provider)

@@ -111,7 +111,10 @@ def to_exporters(service: str) -> MeterProvider:
         ImportError: the library for this protocol is not installed.
     """
     made = [exporting.exporter("METRICS", n) for n in environment.exporters("METRICS")]
-    readers = [PeriodicExportingMetricReader(LazyExporter(make)) for make in made]
+    often = environment.number("OTEL_METRIC_EXPORT_INTERVAL")
+    timeout = environment.number("OTEL_METRIC_EXPORT_TIMEOUT")
+    exporters = map(LazyExporter, made)
+    readers = [PeriodicExportingMetricReader(e, often, timeout) for e in exporters]
     return _provider(service, *readers)
 
 
