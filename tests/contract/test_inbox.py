@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,17 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def live(clock: Clock, days: float, inbox: Inbox, **readers: Offset) -> int:
+    """Let readers confirm once a day, up to a place each, by default all; return where
+    the inbox begins then."""
+    while days > 0:
+        clock.now += min(days, 1) * DAY
+        days -= 1
+        for reader, offset in (readers or {"reader": inbox.end()}).items():
+            inbox.confirm(reader, offset)
+    return inbox.start().position
 
 
 def event(name: str, content: object = None) -> NewEvent:
@@ -306,9 +318,7 @@ def test_events_are_kept_until_every_reader_has_committed_them(inbox, clock):
     one, all_of_them = inbox.offset_at(Offset(), 1), inbox.end()
 
     def pass_days(days: float) -> int:
-        clock.now += days * DAY
-        inbox.confirm("fast", all_of_them)
-        return inbox.start().position
+        return live(clock, days, inbox, fast=all_of_them)
 
     assert pass_days(100) == 0
     inbox.confirm("slow", one)
@@ -334,9 +344,7 @@ def test_a_clock_that_was_set_back_keeps_nothing_for_ever(inbox, clock):
     clock.now -= 365 * DAY
     inbox.confirm("reader", inbox.end())
     for days, start in ((6, 0), (2, 2)):
-        clock.now += days * DAY
-        inbox.confirm("reader", inbox.end())
-        assert inbox.start().position == start
+        assert live(clock, days, inbox) == start
 
 
 def test_an_id_is_known_after_its_event_is_gone(inbox, clock):
@@ -345,9 +353,7 @@ def test_an_id_is_known_after_its_event_is_gone(inbox, clock):
     inbox.store("shop", [event("a"), event("b")])
 
     def pass_days(days: int) -> bool:
-        clock.now += days * DAY
-        for _ in range(2):
-            inbox.confirm("reader", inbox.end())
+        live(clock, days, inbox)
         return inbox.store("shop", [event("a")])[0].is_new
 
     assert (pass_days(1), pass_days(8), pass_days(80), pass_days(2)) == (
@@ -356,6 +362,66 @@ def test_an_id_is_known_after_its_event_is_gone(inbox, clock):
         False,
         True,
     )
+
+
+@pytest.mark.parametrize("ahead", [91, 10_000])
+def test_a_clock_that_is_ahead_for_a_while_forgets_nothing(inbox, clock, ahead):
+    """However often a reader confirms meanwhile: no event and no id is deleted before
+    its time by the right clock, and then both are."""
+    inbox.begin("reader")
+    inbox.store("shop", [event("a"), event("b")])
+    inbox.confirm("reader", inbox.end())
+    clock.now += ahead * DAY
+    for _ in range(3):
+        clock.now += 60
+        inbox.confirm("reader", inbox.end())
+    clock.now -= ahead * DAY
+    assert live(clock, 6, inbox) == 0
+    assert live(clock, 2, inbox) == 2
+    assert not inbox.store("shop", [event("a")])[0].is_new
+    live(clock, 90, inbox)
+    assert inbox.store("shop", [event("a")])[0].is_new
+
+
+@pytest.mark.ci
+def test_a_reader_ahead_of_its_database_deletes_nothing(postgres_database):
+    """The database's clock says how late it is, for as long as a reader's is ahead."""
+    ahead = Clock()
+    ahead.now = time.time() + 91 * DAY
+    inbox = Inbox(postgres_database, clock=ahead)
+    inbox.begin("reader")
+    inbox.store("shop", [event("a"), event("b")])
+    inbox.confirm("reader", inbox.end())
+    assert live(ahead, 100, inbox) == 0
+    assert not inbox.store("shop", [event("a")])[0].is_new
+    inbox.close()
+
+
+def test_an_id_outlives_a_clock_that_was_behind(inbox, url, clock):
+    """A gateway whose clock is a year behind takes an event: its id is known for `ids`
+    by the clock of the readers, as that of any other event."""
+    behind = Clock()
+    behind.now = clock.now - 365 * DAY
+    gateway = Inbox(url, clock=behind)
+    gateway.store("shop", [event("a"), event("b")])
+    inbox.begin("reader")
+    inbox.confirm("reader", inbox.end())
+    for days, is_new in ((8, False), (80, False), (4, True)):
+        assert live(clock, days, inbox) == 2
+        assert gateway.store("shop", [event("a")])[0].is_new == is_new
+    gateway.close()
+
+
+def test_a_reader_that_confirms_once_a_week_deletes_what_is_over(inbox, clock):
+    """A week later than one that confirms each day."""
+    inbox.begin("reader")
+    starts = []
+    for week in range(4):
+        inbox.store("shop", [event(str(week))])
+        inbox.confirm("reader", inbox.end())
+        starts.append(inbox.start().position)
+        clock.now += 7 * DAY
+    assert starts == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -379,10 +445,9 @@ def test_what_is_kept_is_on_record(url, clock):
     gateway.store("shop", [event("a")])
     reader = Inbox(url, must_exist=True, clock=clock)
     reader.begin("totals")
-    for days, start in ((0, 0), (29, 0), (2, 1)):
-        clock.now += days * DAY
-        reader.confirm("totals", reader.end())
-        assert reader.start().position == start
+    reader.confirm("totals", reader.end())
+    for days, start in ((29, 0), (2, 1)):
+        assert live(clock, days, reader, totals=reader.end()) == start
     gateway.close()
     reader.close()
 
@@ -405,10 +470,7 @@ def test_a_reader_that_begins_anew_is_waited_for(inbox, clock):
     inbox.join("new", inbox.start())
     inbox.store("shop", [event("d")])
     assert inbox.begin("old", newest=True)[:2] == (3, "c")
-    clock.now += 2 * DAY
-    for reader in ("old", "new"):
-        inbox.confirm(reader, inbox.end())
-        assert inbox.start().position == 0
+    assert live(clock, 2, inbox, old=inbox.end(), new=inbox.end()) == 0
     assert inbox.begin("old").position == 0
     assert [r.reader for r in inbox.readers()] == ["old", "new"]
 
@@ -419,10 +481,9 @@ def test_all_that_is_kept_no_longer_is_deleted_at_once(inbox, clock, monkeypatch
     monkeypatch.setattr(inboxes, "PORTION", 2)
     inbox.begin("reader")
     inbox.store("shop", [event(str(n)) for n in range(11)])
-    for days in (0, 8, 90):
-        clock.now += days * DAY
-        inbox.confirm("reader", inbox.end())
-    assert inbox.start().position == 11
+    inbox.confirm("reader", inbox.end())
+    assert live(clock, 8, inbox) == 11
+    live(clock, 90, inbox)
     with inbox._database.reading() as connection:
         ids_left = sa.select(sa.func.count()).select_from(inbox._tables.key)
         assert connection.scalar(ids_left) == 1  # the last one's

@@ -29,9 +29,6 @@ _CREATING: Final = 7_270_211
 _MOST_PORTIONS: Final = 50
 """That one confirmation deletes: more than a batch brings."""
 
-_MARKS: Final = 50
-"""How many notes of what all readers had passed a time of `keep` has."""
-
 logger = logging.getLogger(__name__)
 
 AlsoDo = Callable[[Connection, str, Sequence[NewEvent]], None]
@@ -58,12 +55,17 @@ class Inbox:
     the caller knows nothing, and sends it again: the same id with the same content is
     stored once. That holds for `ids`, which is longer than events are kept.
 
+    Times are by the clocks of readers that confirm, in PostgreSQL by the database's if
+    that is earlier. A step of more than a day is believed when, hours later by that
+    clock, another confirmation agrees.
+
     Args:
         url: database URL of PostgreSQL or SQLite, or `env:NAME`.
         name: prefix of the tables; one per inbox in a database.
         keep: how long events are kept after every reader has committed them, as `7d`;
             from Python, seconds, too. On record for all who open the inbox.
-        ids: how long ids are kept. A repeat that comes later is stored again.
+        ids: how long ids are kept after that. A repeat that comes later is stored
+            again.
         must_exist: make nothing: for who only reads. `keep` and `ids` mean nothing.
         most_waiting: requests that wait for a flush in a process; more are refused.
         clock: Unix seconds.
@@ -407,23 +409,24 @@ class Inbox:
     def confirm(self, reader: str, offset: Offset) -> None:
         """Note that a reader has committed all events up to here, and trim.
 
+        A clock that is ahead for a while deletes nothing before its time.
+
         Raises:
             InboxChangedError: it was retired.
         """
         self.open()
-        now = self._clock()
         with self._database.relaxed() as connection:
             self._tables.lock_head(connection)
+            now = self._tables.earlier(connection, self._clock())
             if not self._tables.move_reader(connection, reader, offset, now):
                 raise InboxChangedError(
                     f"inbox {self.name} at {self.address}: reader {reader} was "
                     "retired: begin again with another name and a new checkpoint"
                 )
-            keep = self._tables.head_of(connection).keep
-            self._tables.note_passed(connection, now, keep / _MARKS)
+            by = self._tables.note_passed(connection, now)
         try:
             for _ in range(_MOST_PORTIONS):
-                if not self._trim(now):
+                if not self._trim(by):
                     break
         except sa.exc.OperationalError as error:
             # The next one trims what is left.
@@ -442,16 +445,22 @@ class Inbox:
         with self._database.durable() as connection:
             return self._tables.delete_reader(connection, reader)
 
-    def _trim(self, now: float) -> bool:
-        """Delete a portion of what is kept no longer; say whether there may be more."""
+    def _trim(self, by: float) -> bool:
+        """Delete a portion of what is kept no longer; say whether there may be more.
+
+        Only readers' clocks count. The id of the last event that is gone stays: by it
+        an offset is known to be of this inbox.
+        """
+        tables = self._tables
         with self._database.relaxed() as connection:
-            self._tables.lock_head(connection)  # a reader may come, or go back
-            head, events = self._tables.head_of(connection), 0
-            through = self._tables.passed_at(connection, now - head.keep)
+            tables.lock_head(connection)  # a reader may come, or go back
+            head, events = tables.head_of(connection), 0
+            through = tables.passed_at(connection, by - head.keep)
             if through > head.trimmed:
-                events = self._tables.trim(connection, through)
-                self._tables.forget_marks(connection, now - head.keep)
-            ids = self._tables.forget_ids(connection, now - head.ids, head.trimmed)
+                events = tables.trim(connection, through)
+                tables.forget_marks(connection, by - head.ids)
+            passed = tables.passed_at(connection, by - head.ids)
+            ids = tables.forget_ids(connection, min(passed, head.trimmed - 1))
         return max(events, ids) >= PORTION
 
     def gauges(self) -> dict[str, float]:

@@ -25,12 +25,17 @@ from tracing_2pc.store.engines.writes import supports_joined_writes
 
 VERSION: Final = 1
 MAX_NAME: Final = 40
+_DAY: Final = 86_400.0
 
 PORTION: Final = 2_000
 """Rows that one transaction deletes."""
 
 MANY: Final = 100
 """Events that are worth a COPY, which takes a round trip more for each table."""
+
+_MARKS: Final = 50
+_MOST_MARKS: Final = 5_000
+"""How many notes of what all readers had passed a time of `keep`, and of `ids`, has."""
 
 Key = tuple[str, str]
 """An event's producer and id."""
@@ -318,25 +323,39 @@ class InboxTables:
 
     # --- trimming --------------------------------------------------------------------
 
-    def note_passed(self, connection: Connection, at: float, every: float) -> None:
-        """Note how far all readers are now, not more often than `every` seconds."""
-        c = self.passed.c
-        last = connection.scalar(sa.select(sa.func.max(c.at)))
+    def earlier(self, connection: Connection, at: float) -> float:
+        """Return the earlier of a time and the database's own, which SQLite has not."""
+        if connection.dialect.name != "postgresql":
+            return at
+        now = sa.extract("epoch", sa.func.clock_timestamp())
+        return min(at, float(connection.execute(sa.select(now)).scalar_one()))
+
+    def note_passed(self, connection: Connection, at: float) -> float:
+        """Note how far all readers are now, once in a while.
+
+        Return the time by which may be trimmed: a day after a note that is a while old,
+        at most. So a longer step forward is believed when another note agrees.
+        """
+        c, head = self.passed.c, self.head_of(connection)
+        every = min(max(head.keep / _MARKS, head.ids / _MOST_MARKS), _DAY / 2)
+        newest = sa.select(sa.func.max(c.at))
+        last = connection.scalar(newest)
         if last is not None and last > at:  # from before a clock was set back
             connection.execute(self.passed.delete().where(c.at > at))
-        elif last is not None and at < last + every:
-            return
-        slowest = connection.scalar(sa.select(sa.func.min(self.reader.c.position)))
-        if slowest is not None:
+            last = connection.scalar(newest)
+        if last is None or at >= last + every:
+            slowest = connection.scalar(sa.select(sa.func.min(self.reader.c.position)))
             row = {"at": at, "position": slowest}
             connection.execute(self.passed.insert().values(row))
+        agreed = connection.scalar(newest.where(c.at <= at - every))
+        return 0.0 if agreed is None else min(at, agreed + _DAY)
 
     def passed_at(self, connection: Connection, at: float) -> int:
         """Return which position all readers had passed at a time; 0: not known."""
         c = self.passed.c
-        found = connection.scalar(sa.select(sa.func.max(c.position)).where(c.at <= at))
-        slowest = connection.scalar(sa.select(sa.func.min(self.reader.c.position)))
-        return min(found or 0, slowest or 0)
+        before = sa.select(c.position).where(c.at <= at).order_by(c.at.desc()).limit(1)
+        slowest = sa.select(sa.func.min(self.reader.c.position))
+        return min(connection.scalar(before) or 0, connection.scalar(slowest) or 0)
 
     def trim(self, connection: Connection, through: int) -> int:
         """Delete a portion of the events up to a position; return how many."""
@@ -350,18 +369,13 @@ class InboxTables:
         connection.execute(self.head.update().values(trimmed=last))
         return deleted.rowcount
 
-    def forget_ids(self, connection: Connection, before: float, trimmed: int) -> int:
-        """Delete a portion of the ids of events that are gone; return how many.
-
-        That of the last one stays: by it an offset is known to be of this inbox.
-        """
+    def forget_ids(self, connection: Connection, through: int) -> int:
+        """Delete a portion of the ids up to a position; return how many."""
         c = self.key.c
-        gone = sa.select(c.position, c.at).where(c.position < trimmed)
-        # The oldest are the first: no other is looked at.
-        first = gone.order_by(c.position).limit(PORTION).subquery()
-        some = sa.select(first.c.position).where(first.c.at < before)
+        oldest = sa.select(c.position).where(c.position <= through)
+        some = oldest.order_by(c.position).limit(PORTION).scalar_subquery()
         return connection.execute(
-            self.key.delete().where(c.position.in_(some.scalar_subquery()))
+            self.key.delete().where(c.position.in_(some))
         ).rowcount
 
     def forget_marks(self, connection: Connection, before: float) -> None:
