@@ -48,6 +48,18 @@ def test_a_reader_is_given_up(inbox, url, capsys):
     assert "reader totals: there is none" in capsys.readouterr().err
 
 
+def test_what_is_kept_is_shortened_by_a_person(inbox, url, capsys):
+    """Who opens the inbox cannot; a time that is not given stays."""
+    keep = ["inbox", "keep", "--inbox", url]
+    assert main([*keep, "--ids", "30d"]) == 2
+    assert "an id that is repeated later is a new event" in capsys.readouterr().err
+    assert main([*keep, "--ids", "30d", "--yes"]) == 0
+    assert "events for 7 d, and ids for 30 d" in capsys.readouterr().out
+    assert inbox.times() == (7 * 86_400, 30 * 86_400)
+    assert main([*keep, "--ids", "1d", "--yes"]) == 2
+    assert "not below" in capsys.readouterr().err
+
+
 def test_a_database_that_does_not_answer_is_said(tmp_path, capsys):
     """In one line."""
     url = "postgresql://nobody@127.0.0.1:1/none"

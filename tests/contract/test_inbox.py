@@ -300,7 +300,7 @@ def test_an_inbox_that_was_put_back_is_seen(tmp_path: Path):
     with pytest.raises(InboxChangedError, match="ends at 2"):
         inbox.check(read)
     inbox.store("shop", [event("another")])
-    with pytest.raises(InboxChangedError, match="was event 'c', and is 'another'"):
+    with pytest.raises(InboxChangedError, match="'c', and is another event 'another'"):
         inbox.read(Offset(), read)
     inbox.close()
     new = Inbox(f"sqlite:///{tmp_path}/new.db")
@@ -308,6 +308,37 @@ def test_an_inbox_that_was_put_back_is_seen(tmp_path: Path):
     with pytest.raises(InboxChangedError, match="was read in another inbox"):
         new.check(read)
     new.close()
+
+
+@pytest.mark.parametrize(
+    ("lost", "later"),
+    [
+        ([("shop", "c")], [("other", "c")]),
+        ([("shop", "c"), ("shop", "d")], [("other", "x"), ("shop", "d")]),
+    ],
+    ids=["another producer", "sent again, after another"],
+)
+def test_another_event_of_the_same_id_is_seen(tmp_path: Path, clock, lost, later):
+    """At the reader's position, in an inbox that was put back: another producer's, or
+    the same one that was stored again, behind an event that the reader never got."""
+    file, copy = tmp_path / "inbox.db", tmp_path / "copy.db"
+    inbox = Inbox(f"sqlite:///{file}", clock=clock)
+    inbox.store("shop", [event("a"), event("b")])
+    inbox.close()
+    shutil.copy(file, copy)
+    for producer, name in lost:
+        inbox.store(producer, [event(name)])
+    read = inbox.end()
+    inbox.check(read)
+    inbox.close()
+    copy.replace(file)
+    clock.now += 1
+    for producer, name in later:
+        inbox.store(producer, [event(name)])
+    for goes_on in (inbox.check, lambda at: inbox.join("reader", at)):
+        with pytest.raises(InboxChangedError, match=f"another event {read.id!r}"):
+            goes_on(read)
+    inbox.close()
 
 
 def test_events_are_kept_until_every_reader_has_committed_them(inbox, clock):
@@ -450,6 +481,33 @@ def test_what_is_kept_is_on_record(url, clock):
         assert live(clock, days, reader, totals=reader.end()) == start
     gateway.close()
     reader.close()
+
+
+@pytest.mark.parametrize(
+    ("times", "is_said"), [({}, False), ({"ids": "20d"}, True), ({"keep": 7.0}, True)]
+)
+def test_nobody_shortens_what_is_kept_by_opening(url, clock, caplog, times, is_said):
+    """The longest times that a process asked for hold, for all: a repeat that comes
+    within them is known. A process that asks for shorter ones says so in its log."""
+    gateway = Inbox(url, keep="8d", ids="400d", clock=clock)
+    gateway.store("shop", [event("a"), event("b")])
+    intake = Inbox(url, clock=clock, **times)
+    intake.begin("reader")
+    intake.confirm("reader", intake.end())
+    assert live(clock, 7.5, intake) == 0
+    live(clock, 110, intake)
+    assert not intake.store("shop", [event("a")])[0].is_new
+    said = f"keeps events for 691200 s and ids for {400 * 86400} s"
+    assert (said in caplog.text) == is_said
+    longer = Inbox(url, keep="30d", clock=clock)
+    longer.open()
+    assert intake.times() == (30 * DAY, 400 * DAY)
+    gateway.open()
+    assert intake.times() == (30 * DAY, 400 * DAY)
+    intake.set_times(DAY, 2 * DAY)
+    assert gateway.times() == (DAY, 2 * DAY)
+    for inbox in (gateway, intake, longer):
+        inbox.close()
 
 
 def test_who_only_reads_makes_nothing(url):

@@ -284,7 +284,7 @@ def _add_outbox(add: Add) -> None:
 
 
 def _add_inbox(add: Add) -> None:
-    inbox = add("inbox", "list who reads a gateway's inbox; give up a reader")
+    inbox = add("inbox", "list who reads a gateway's inbox; give one up; keep less")
     actions = inbox.add_subparsers(metavar="action", required=True, dest="action")
     common = _common(argparse.SUPPRESS)
     ls = actions.add_parser("ls", parents=[common], help="list its readers")
@@ -292,7 +292,13 @@ def _add_inbox(add: Add) -> None:
     retire = actions.add_parser("retire", parents=[common], help=about)
     retire.add_argument("reader", help="its name, as ls shows it")
     _add_yes(retire)
-    for action in (ls, retire):
+    about = "say for how long events and ids are kept"
+    keep = actions.add_parser("keep", parents=[common], help=about)
+    for name, of in (("--keep", "events"), ("--ids", "their ids")):
+        about = f"of {of}, as 7d; by default as before"
+        keep.add_argument(name, type=_said(seconds), metavar="TIME", help=about)
+    _add_yes(keep)
+    for action in (ls, retire, keep):
         about = "URL of its database, or env:NAME"
         action.add_argument("--inbox", required=True, metavar="URL", help=about)
         about = "of the inbox; default: events"

@@ -1,4 +1,4 @@
-"""`tracing-2pc inbox`: who reads an inbox, and how far each is."""
+"""`tracing-2pc inbox`: who reads an inbox, how far each is, and what is kept."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _HEAD = ("READER", "POSITION", "BEHIND", "MOVED")
 
 
 def run(options: argparse.Namespace) -> int:
-    """List the readers, or retire one; asks the inbox's database, and nothing else."""
+    """List readers, retire one, or change what is kept; only the database is asked."""
     inbox = Inbox(options.inbox, options.name, must_exist=True)
     with contextlib.closing(inbox), inbox.translated():
         if options.action == "ls":
             return _list(options, inbox)
+        if options.action == "keep":
+            return _keep(options, inbox)
         return _retire(options, inbox)
 
 
@@ -77,6 +79,33 @@ def _retire(options: argparse.Namespace, inbox: Inbox) -> int:
         reader,
         "its name",
         retire,
+        needs_reason=False,
+    )
+    return perform(options, act, act.action.effect)
+
+
+def _keep(options: argparse.Namespace, inbox: Inbox) -> int:
+    given = options.keep, options.ids
+    keep, ids = (new or now for new, now in zip(given, inbox.times(), strict=True))
+    what = f"events for {format_duration(keep)}, and ids for {format_duration(ids)}"
+
+    def set_times(_who: str, _reason: str) -> Done:
+        inbox.set_times(keep, ids)
+        text = f"inbox {inbox.name} keeps {what}"
+        return Done(text, {"keep": keep, "ids": ids}, well=True)
+
+    act = Act(
+        "keep",
+        "Keep",
+        Action(
+            "tracing-2pc inbox keep",
+            safe=False,
+            effect=f"{inbox.name} keeps {what} after every reader has committed them; "
+            "an id that is repeated later is a new event",
+        ),
+        inbox.name,
+        "its name",
+        set_times,
         needs_reason=False,
     )
     return perform(options, act, act.action.effect)

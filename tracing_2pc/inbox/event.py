@@ -63,13 +63,15 @@ class Stored(NamedTuple):
 class Offset(NamedTuple):
     """A place in an inbox, after an event: its position and its id.
 
-    The id tells an inbox that was put back from the one that was read; `inbox`, which
-    each has for itself, tells another one.
+    The digest tells an inbox that was put back from the one that was read: it is of
+    the event's producer, id, content, and time. `inbox`, which each has for itself,
+    tells another one.
     """
 
     position: int = 0
     id: str = ""
     inbox: str = ""
+    digest: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

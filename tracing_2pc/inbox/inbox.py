@@ -16,8 +16,17 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.settings import LOCK_WAIT, check_name, seconds
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.inbox.event import Event, NewEvent, Offset, Stored
+from tracing_2pc.inbox.placing import Answer, Request, lacking, place_all
 from tracing_2pc.inbox.shared_flush import FullError, SharedFlush
-from tracing_2pc.inbox.tables import MANY, PORTION, InboxTables, Key, Placed, appended
+from tracing_2pc.inbox.tables import (
+    IDS,
+    KEEP,
+    MANY,
+    PORTION,
+    InboxTables,
+    Key,
+    appended,
+)
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.engines.postgresql import open_postgresql
 from tracing_2pc.store.engines.sqlite import open_sqlite
@@ -33,9 +42,6 @@ logger = logging.getLogger(__name__)
 
 AlsoDo = Callable[[Connection, str, Sequence[NewEvent]], None]
 """A caller's own work in the transaction that stores new events of a producer."""
-
-_Request = tuple[str, NewEvent]
-_Answer = list[Stored] | RefusalError
 
 
 class InboxChangedError(ConfigurationError):
@@ -62,10 +68,11 @@ class Inbox:
     Args:
         url: database URL of PostgreSQL or SQLite, or `env:NAME`.
         name: prefix of the tables; one per inbox in a database.
-        keep: how long events are kept after every reader has committed them, as `7d`;
-            from Python, seconds, too. On record for all who open the inbox.
-        ids: how long ids are kept after that. A repeat that comes later is stored
-            again.
+        keep: how long events are kept after every reader has committed them, as `7d`,
+            the default of a new inbox; from Python, seconds, too. The longest that
+            anybody asks for is on record, for all.
+        ids: how long ids are kept after that, by default 90 days; in the same way. A
+            repeat that comes later is stored again.
         must_exist: make nothing: for who only reads. `keep` and `ids` mean nothing.
         most_waiting: requests that wait for a flush in a process; more are refused.
         clock: Unix seconds.
@@ -80,26 +87,26 @@ class Inbox:
         url: str,
         name: str = "events",
         *,
-        keep: str | float = "7d",
-        ids: str | float = "90d",
+        keep: str | float | None = None,
+        ids: str | float | None = None,
         must_exist: bool = False,
         most_waiting: int = 256,
         clock: Callable[[], float] = time.time,
     ) -> None:
         try:
             self.name = check_name(name, "inbox")
-            self._keep, self._ids = seconds(keep), seconds(ids)
+            asked = {"keep": keep, "ids": ids}.items()
+            self._asked = {name: seconds(t) for name, t in asked if t is not None}
         except ValueError as error:
             raise ConfigurationError(f"inbox: {error}") from None
-        if not 0 < self._keep <= self._ids:
-            raise ConfigurationError("inbox: keep= is above 0, and ids= not below it")
+        _check_times(**{"keep": KEEP, "ids": IDS, **self._asked})
         self._must_exist = must_exist
         self._tables = InboxTables(name)
         self._database = _open(url)
         self._is_server = self._database.url.get_backend_name() == "postgresql"
         self._clock = clock
         self._is_open = False
-        self._flush: SharedFlush[_Request, _Answer] = SharedFlush(
+        self._flush: SharedFlush[Request, Answer] = SharedFlush(
             self._store_together, most_waiting
         )
 
@@ -128,7 +135,15 @@ class Inbox:
             if connection.dialect.name == "postgresql":
                 lock = sa.func.pg_advisory_xact_lock(_CREATING)
                 connection.execute(sa.select(lock))
-            self._tables.create(connection, self._keep, self._ids)
+            head = self._tables.create(connection, self._asked)
+        if any(getattr(head, name) > time for name, time in self._asked.items()):
+            logger.warning(
+                "inbox %s keeps events for %.0f s and ids for %.0f s: longer than this "
+                "process asks for. `tracing-2pc inbox keep` shortens it, for all",
+                self.name,
+                head.keep,
+                head.ids,
+            )
         self._is_open = True
 
     def _find(self) -> None:
@@ -142,6 +157,24 @@ class Inbox:
                 "name; the gateway makes it"
             )
         self._is_open = True
+
+    def times(self) -> tuple[float, float]:
+        """Return for how many seconds events and ids are kept."""
+        self.open()
+        with self._database.reading() as connection:
+            head = self._tables.head_of(connection)
+        return head.keep, head.ids
+
+    def set_times(self, keep: float, ids: float) -> None:
+        """Keep events and ids for so many seconds, or less than before.
+
+        Raises:
+            ConfigurationError: `ids` is below `keep`.
+        """
+        _check_times(keep, ids)
+        self.open()
+        with self._database.durable() as connection:
+            self._tables.set_times(connection, keep, ids)
 
     def close(self) -> None:
         """Release connections. Nothing is lost if it is never called."""
@@ -182,16 +215,16 @@ class Inbox:
             raise answer
         return answer
 
-    def _store_together(self, requests: list[Sequence[_Request]]) -> list[_Answer]:
+    def _store_together(self, requests: list[Sequence[Request]]) -> list[Answer]:
         try:
             return self._store_new(requests) or self._store_looking(requests)
         except sa.exc.DataError:
             # A text that this database lacks: only who brought it is told.
             if len(requests) == 1:
-                return [_lacking()]
+                return [lacking()]
             return [self._store_together([one])[0] for one in requests]
 
-    def _store_new(self, requests: list[Sequence[_Request]]) -> list[_Answer] | None:
+    def _store_new(self, requests: list[Sequence[Request]]) -> list[Answer] | None:
         """Store requests as if no id were there yet: nearly always, none is.
 
         In PostgreSQL that is one round trip; None says that nothing was stored, and
@@ -199,7 +232,7 @@ class Inbox:
         """
         if not self._is_server:
             return None
-        answers, added = _place_all(requests, {}, 0)
+        answers, added = place_all(requests, {}, 0)
         placed = [a for a in answers if not isinstance(a, RefusalError)]
         if len(placed) < len(answers):
             return None
@@ -219,7 +252,7 @@ class Inbox:
             return None
         return [[s._replace(position=before + s.position) for s in p] for p in placed]
 
-    def _store_looking(self, requests: list[Sequence[_Request]]) -> list[_Answer]:
+    def _store_looking(self, requests: list[Sequence[Request]]) -> list[Answer]:
         with self._writing() as connection:
             answers, _ = self._add(connection, requests)
         return answers
@@ -232,7 +265,7 @@ class Inbox:
             try:
                 (answer,), added = self._add(connection, [request])
             except sa.exc.DataError:
-                raise _lacking() from None
+                raise lacking() from None
             if isinstance(answer, RefusalError):
                 raise answer
             if added:
@@ -255,8 +288,8 @@ class Inbox:
         return RefusalError(Refusal.NOT_NOW, detail)
 
     def _add(
-        self, connection: Connection, requests: list[Sequence[_Request]]
-    ) -> tuple[list[_Answer], list[NewEvent]]:
+        self, connection: Connection, requests: list[Sequence[Request]]
+    ) -> tuple[list[Answer], list[NewEvent]]:
         """Add what is new, under the head's lock; none fails another."""
         ids: dict[str, dict[str, None]] = {}
         for request in requests:
@@ -266,7 +299,7 @@ class Inbox:
         for producer, wanted in ids.items():
             last, found = self._tables.known(connection, producer, wanted)
             known |= found
-        answers, added = _place_all(requests, known, last)
+        answers, added = place_all(requests, known, last)
         if added:
             self._tables.add(connection, self._clock(), added)
         return answers, [event for _, _, event in added]
@@ -278,18 +311,14 @@ class Inbox:
         self.open()
         with self._database.reading() as connection:
             head = self._tables.head_of(connection)
-            return self._offset(connection, head, head.position)
+            return self._tables.offset_of(connection, head.position, head.inbox)
 
     def start(self) -> Offset:
         """Return the place before the oldest event that is kept."""
         self.open()
         with self._database.reading() as connection:
             head = self._tables.head_of(connection)
-            return self._offset(connection, head, head.trimmed)
-
-    def _offset(self, connection: Connection, head: Any, position: int) -> Offset:
-        found = self._tables.id_at(connection, position) or ""
-        return Offset(position, found, head.inbox)
+            return self._tables.offset_of(connection, head.trimmed, head.inbox)
 
     def offset_at(self, after: Offset, most: int) -> Offset:
         """Return the place that is at most so many events further."""
@@ -298,7 +327,7 @@ class Inbox:
             head = self._tables.head_of(connection)
             self._check(connection, head, after)
             position = min(head.position, after.position + most)
-            return self._offset(connection, head, position)
+            return self._tables.offset_of(connection, position, head.inbox)
 
     def read(
         self, after: Offset, through: Offset, most: int = 10_000, size: int = 1 << 25
@@ -353,10 +382,11 @@ class Inbox:
                 f"{where} is the start, and events up to {head.trimmed} are deleted: "
                 "raise keep=, or begin a new reader with a new checkpoint"
             )
-        found = self._tables.id_at(connection, offset.position)
-        if offset.id and found is not None and found != offset.id:
+        found = self._tables.offset_of(connection, offset.position, head.inbox)
+        if offset.digest and found.digest not in ("", offset.digest):
             raise InboxChangedError(
-                f"{where} was event {offset.id!r}, and is {found!r}. {_PUT_BACK}"
+                f"{where} was event {offset.id!r}, and is another event {found.id!r}. "
+                f"{_PUT_BACK}"
             )
 
     # --- readers ---------------------------------------------------------------------
@@ -372,10 +402,10 @@ class Inbox:
             self._tables.lock_head(connection)
             head = self._tables.head_of(connection)
             known = self._reader(connection, reader)
-            if newest and known is not None:
-                return Offset(known.position, known.id, head.inbox)
             position = head.position if newest else head.trimmed
-            offset = self._offset(connection, head, position)
+            if newest and known is not None:
+                position = known.position
+            offset = self._tables.offset_of(connection, position, head.inbox)
             self._hold(connection, reader, offset)
         return offset
 
@@ -484,49 +514,9 @@ _PUT_BACK: Final = (
 )
 
 
-def _lacking() -> RefusalError:
-    detail = "an event has a character that the database here lacks"
-    return RefusalError(Refusal.MALFORMED, detail)
-
-
-def _place_all(
-    requests: list[Sequence[_Request]], known: dict[Key, tuple[str, int]], last: int
-) -> tuple[list[_Answer], list[Placed]]:
-    """Say where each request's events are, after `last`, and which are to be added."""
-    added, answers = list[Placed](), list[_Answer]()
-    for request in requests:
-        answer, new = _place(request, known, last + len(added))
-        answers.append(answer)
-        for position, producer, event in new:
-            known[producer, event.id] = event.digest, position
-            added.append((position - last, producer, event))
-    return answers, added
-
-
-def _place(
-    request: Sequence[_Request], known: dict[Key, tuple[str, int]], last: int
-) -> tuple[_Answer, list[Placed]]:
-    """Say where a request's events are, and which are to be added after `last`."""
-    answer, new = list[Stored](), list[Placed]()
-    here: dict[str, tuple[str, int]] = {}
-    for producer, event in request:
-        digest, position = known.get((producer, event.id)) or here.get(
-            event.id, ("", 0)
-        )
-        is_new = not digest
-        if is_new:
-            position = last + len(new) + 1
-            here[event.id] = event.digest, position
-            new.append((position, producer, event))
-        elif digest != event.digest:
-            detail = (
-                f"event {event.id!r} of {producer} is stored with other content, at "
-                f"position {position}: nothing of this request was stored. A changed "
-                "event needs an id of its own"
-            )
-            return RefusalError(Refusal.CONFLICT, detail), []
-        answer.append(Stored(event.id, position, is_new))
-    return answer, new
+def _check_times(keep: float, ids: float) -> None:
+    if not 0 < keep <= ids:
+        raise ConfigurationError("inbox: keep= is above 0, and ids= not below it")
 
 
 def _open(url: str) -> Database:

@@ -6,10 +6,11 @@ commits: a reader never passes an event that is not committed yet.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -26,6 +27,9 @@ from tracing_2pc.store.engines.writes import supports_joined_writes
 VERSION: Final = 1
 MAX_NAME: Final = 40
 _DAY: Final = 86_400.0
+KEEP: Final = 7 * _DAY
+IDS: Final = 90 * _DAY
+"""For how long events and ids are kept where nothing is said."""
 
 PORTION: Final = 2_000
 """Rows that one transaction deletes."""
@@ -150,26 +154,34 @@ class InboxTables:
         """Whether somebody has made them."""
         return sa.inspect(connection).has_table(self.head.name)
 
-    def create(self, connection: Connection, keep: float, ids: float) -> None:
-        """Make what is missing. The caller excludes other creators.
+    def create(self, connection: Connection, asked: Mapping[str, float]) -> Any:
+        """Make what is missing; return the head. The caller excludes other creators.
+
+        `keep` and `ids` that are asked for hold, if they are not shorter than before.
 
         Raises:
             ConfigurationError: a newer release made them.
         """
         self.metadata.create_all(connection)
-        version = connection.scalar(sa.select(self.head.c.version))
-        kept = {"keep": keep, "ids": ids}
-        if version is None:
-            first = {"version": VERSION, "position": 0, "trimmed": 0, **kept}
-            made = {**first, "inbox": uuid.uuid4().hex}
-            connection.execute(self.head.insert().values(made))
-        elif version == VERSION:
-            connection.execute(self.head.update().values(kept))
+        head = connection.execute(sa.select(self.head)).one_or_none()
+        if head is None:
+            first = {"version": VERSION, "position": 0, "trimmed": 0}
+            times = {"inbox": uuid.uuid4().hex, "keep": KEEP, "ids": IDS, **asked}
+            connection.execute(self.head.insert().values({**first, **times}))
+        elif head.version == VERSION:
+            keep = max(head.keep, asked.get("keep", 0.0))
+            ids = max(head.ids, asked.get("ids", 0.0), keep)
+            self.set_times(connection, keep, ids)
         else:
             raise ConfigurationError(
-                f"{self.head.name} has version {version}, this tracing_2pc knows "
+                f"{self.head.name} has version {head.version}, this tracing_2pc knows "
                 f"{VERSION}: upgrade tracing_2pc here"
             )
+        return self.head_of(connection)
+
+    def set_times(self, connection: Connection, keep: float, ids: float) -> None:
+        """Say for how long events and ids are kept."""
+        connection.execute(self.head.update().values(keep=keep, ids=ids))
 
     # --- writing ---------------------------------------------------------------------
 
@@ -271,10 +283,15 @@ class InboxTables:
         """Return the head's row: inbox, position, trimmed."""
         return connection.execute(sa.select(self.head)).one()
 
-    def id_at(self, connection: Connection, position: int) -> str | None:
-        """Return which event is at a position, as long as its id is kept."""
-        c = self.key.c
-        return connection.scalar(sa.select(c.id).where(c.position == position))
+    def offset_of(self, connection: Connection, position: int, inbox: str) -> Offset:
+        """Return the place after the event at a position, as long as its id is kept."""
+        asked = sa.select(self.key).where(self.key.c.position == position)
+        row = connection.execute(asked).one_or_none()
+        if row is None:
+            return Offset(position, "", inbox)
+        event = _json([row.producer, row.id, row.digest, row.at])
+        digest = hashlib.sha256(event.encode()).hexdigest()
+        return Offset(position, row.id, inbox, digest)
 
     def fitting(
         self, connection: Connection, after: int, through: int, size: int

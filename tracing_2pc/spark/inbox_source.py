@@ -175,7 +175,7 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             )
         size = max(-(-count // self._options.partitions), min(count, 1_000))
         inner = range(first.position + size, last.position, size)
-        ends = [*(first._replace(position=n, id="") for n in inner), last]
+        ends = [*(first._replace(position=n, id="", digest="") for n in inner), last]
         return [
             _Range(after, through)
             for after, through in zip([first, *ends], ends, strict=False)
@@ -192,8 +192,7 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             with inbox.translated():
                 events = inbox.read(after, partition.through, _PAGE)
             yield _batch(events)
-            last = events[-1]
-            after = after._replace(position=last.position, id=last.id)
+            after = after._replace(position=events[-1].position, id="", digest="")
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the inbox know how far this reader is."""
@@ -251,8 +250,8 @@ def _to_spark(offset: Offset) -> dict[str, Any]:
 
 def _from_spark(offset: Mapping[str, Any]) -> Offset:
     try:
-        inbox = str(offset["inbox"])
-        return Offset(int(offset["position"]), str(offset["id"]), inbox)
+        texts = (str(offset[name]) for name in ("id", "inbox", "digest"))
+        return Offset(int(offset["position"]), *texts)
     except (KeyError, TypeError, ValueError):
         raise InboxChangedError(
             "the checkpoint is another source's: give this query one of its own"

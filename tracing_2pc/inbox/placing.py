@@ -1,0 +1,61 @@
+"""Which events of some requests are new, and where each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.inbox.event import NewEvent, Stored
+from tracing_2pc.inbox.tables import Key, Placed
+
+Request = tuple[str, NewEvent]
+"""A producer, and an event of a request of it."""
+
+Answer = list[Stored] | RefusalError
+
+
+def lacking() -> RefusalError:
+    """Return what is answered to who brought a text that no database here has."""
+    detail = "an event has a character that the database here lacks"
+    return RefusalError(Refusal.MALFORMED, detail)
+
+
+def place_all(
+    requests: list[Sequence[Request]], known: dict[Key, tuple[str, int]], last: int
+) -> tuple[list[Answer], list[Placed]]:
+    """Say where each request's events are, after `last`, and which are to be added."""
+    added, answers = list[Placed](), list[Answer]()
+    for request in requests:
+        answer, new = _place(request, known, last + len(added))
+        answers.append(answer)
+        for position, producer, event in new:
+            known[producer, event.id] = event.digest, position
+            added.append((position - last, producer, event))
+    return answers, added
+
+
+def _place(
+    request: Sequence[Request], known: dict[Key, tuple[str, int]], last: int
+) -> tuple[Answer, list[Placed]]:
+    """Say where a request's events are, and which are to be added after `last`."""
+    answer, new = list[Stored](), list[Placed]()
+    here: dict[str, tuple[str, int]] = {}
+    for producer, event in request:
+        digest, position = known.get((producer, event.id)) or here.get(
+            event.id, ("", 0)
+        )
+        is_new = not digest
+        if is_new:
+            position = last + len(new) + 1
+            here[event.id] = event.digest, position
+            new.append((position, producer, event))
+        elif digest != event.digest:
+            detail = (
+                f"event {event.id!r} of {producer} is stored with other content, at "
+                f"position {position}: nothing of this request was stored. A changed "
+                "event needs an id of its own"
+            )
+            return RefusalError(Refusal.CONFLICT, detail), []
+        answer.append(Stored(event.id, position, is_new))
+    return answer, new
