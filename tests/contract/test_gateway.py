@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import importlib.resources
 import io
 import json
@@ -10,6 +11,7 @@ import re
 import resource
 import socket
 import threading
+import tracemalloc
 import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -173,6 +175,83 @@ def test_an_id_by_a_header(gateway):
     assert (answer.status_code, answer.json["id"]) == (202, "k")
 
 
+@pytest.mark.parametrize(
+    ("sent", "id_"),
+    [("k-1", "k-1"), ('"k-1"', "k-1"), (r'"a\"b\\"', 'a"b\\'), ('k"1', 'k"1')],
+)
+def test_an_id_in_quotes_is_the_same(gateway, sent, id_):
+    """As the draft of the IETF writes a header `Idempotency-Key`."""
+    answer = gateway.post({"payload": 1}, **{"Idempotency-Key": sent})
+    assert (answer.status_code, answer.json["id"]) == (202, id_)
+    answer = gateway.post(event(id_), **{"Idempotency-Key": sent})
+    assert (answer.status_code, answer.json["new"]) == (202, False)
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "said"),
+    [
+        ('"k', {"payload": 1}, "Idempotency-Key: expected a text in quotes"),
+        (r'"\k"', {"payload": 1}, "Idempotency-Key: expected a text in quotes"),
+        ('"a", "b"', {"payload": 1}, "Idempotency-Key: expected a text in quotes"),
+        ("k", event("other"), "id and Idempotency-Key differ"),
+    ],
+)
+def test_an_id_that_is_not_clear_is_refused(gateway, header, body, said):
+    """A header in no form, or one beside another id; nothing is stored."""
+    answer = gateway.post(body, **{"Idempotency-Key": header})
+    assert (answer.status_code, gateway.kept()) == (400, [])
+    assert said in answer.json["detail"]
+
+
+def test_a_body_that_is_compressed_is_refused(gateway):
+    """It says so, and not that it is no JSON."""
+    body = gzip.compress(json.dumps(event("a")).encode())
+    answer = gateway.post(body, **{"Content-Encoding": "gzip"})
+    assert (answer.status_code, gateway.kept()) == (415, [])
+    assert "send the body as it is, not compressed" in answer.json["detail"]
+    answer = gateway.post(event("a"), **{"Content-Encoding": "identity"})
+    assert answer.status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [(JSON, ("[", ",", ", {")), (NDJSON, ("", "\n", "\n{"))]
+)
+def test_no_event_beyond_the_limit_is_read(gateway, kind, form):
+    """However many follow, and whatever they are."""
+    start, between, rest = form
+    some = between.join(json.dumps(event(str(n))) for n in range(4))
+    answer = gateway.post(f"{start}{some}{rest}", kind)
+    assert answer.status_code == 413
+    assert "more than 3 events: send fewer" in answer.json["detail"]
+
+
+@pytest.mark.parametrize("blank", ["\n", " ", "\r\n"])
+def test_blank_lines_take_no_memory(inbox, tmp_path, blank):
+    """A million of them is read in as much as the body itself takes, and the
+    line of an event is still known."""
+    gateway = Gateway(inbox, tmp_path)
+    body = f"{blank * (1 << 20)}\n{{".encode()
+    tracemalloc.start()
+    answer = gateway.post(body, NDJSON)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    number = body.count(b"\n") + 1
+    assert answer.json["detail"] == f"line {number}: it is not JSON"
+    assert peak < 4 * len(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["[,]", "[{}", "[{}{}]", "[{},]", "[{}] 1", "[1", "[" * 9_999, "["],
+)
+def test_a_list_is_json(inbox, tmp_path, body):
+    """Or nothing of it is stored."""
+    gateway = Gateway(inbox, tmp_path)
+    answer = gateway.post(body.replace("{}", '{"id": "a", "payload": 1}'))
+    assert (answer.status_code, gateway.kept()) == (400, [])
+    assert answer.json["detail"]
+
+
 def test_other_content_under_an_id_is_a_conflict(gateway):
     """409; order of keys and white space are no other content."""
     gateway.post('{"id": "a", "payload": {"x": 1, "y": 2}}')
@@ -201,7 +280,7 @@ def test_other_content_under_an_id_is_a_conflict(gateway):
         (b'{"id": "\xff", "payload": 1}', JSON, 400, "it is not JSON"),
         (event("a"), "text/plain", 415, "Content-Type: send application/json"),
         (event("a", LONG), JSON, 413, "1000 are taken"),
-        ([event(str(n)) for n in range(4)], JSON, 413, "4 events, 3"),
+        ([event(str(n)) for n in range(4)], JSON, 413, "more than 3 events"),
     ],
 )
 def test_what_is_wrong_is_said(gateway, body, kind, status, said):

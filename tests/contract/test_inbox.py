@@ -154,6 +154,7 @@ def test_an_id_with_other_content_is_a_conflict(inbox, first):
         (["100000000000000000.01", "100000000000000000.02"], 2),
         (["0", "-0.0", "0e999999999"], 1),
         (["1e999", "1e1000", "-1e999"], 3),
+        (["0.1", r'{"\u0000number": "0 1 -1"}', '[null, "0 1 -1"]'], 3),
     ],
 )
 def test_equal_json_is_equal(bodies, contents):
@@ -162,7 +163,9 @@ def test_equal_json_is_equal(bodies, contents):
     assert len({NewEvent("a", body).digest for body in bodies}) == contents
 
 
-@pytest.mark.parametrize("body", ["", "{", '"\ud800', "[" * 100_000])
+@pytest.mark.parametrize(
+    "body", ["", "{", '"\ud800', "[" * 100_000, '[NaN, "0 1 -1"]', "-Infinity"]
+)
 def test_a_body_is_json(body):
     """Else it is said whose it is."""
     with pytest.raises(MalformedError, match="event 'a': the body is no JSON"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from support.branches import ONE, Branch, orders
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World, database_of
+from support.producer import post_until_taken
 from support.served import by_gunicorn
 from support.spark import serving
 from support.strangers import connected, many_files
@@ -79,6 +81,26 @@ def own(tmp_path_factory) -> Iterator[str]:
     about = ("participants.ledger:create_app()", folder, "-w", "2", "--threads", "4")
     with by_gunicorn(*about, **environment(folder)) as url:
         yield url
+
+
+PRODUCERS = ("shop-token-0123456789", "other-token-0123456789")
+
+
+@pytest.fixture
+def gateway(tmp_path) -> Iterator[str]:
+    """The gateway, by its one command: a process of 32 threads."""
+    shop, other = PRODUCERS
+    (tmp_path / "tokens").write_text(f"producer {shop} shop\nproducer {other} other\n")
+    about = {
+        "TPC_TOKENS_FILE": str(tmp_path / "tokens"),
+        "INBOX_DATABASE": f"sqlite:///{tmp_path}/inbox.db",
+        "WEB_CONCURRENCY": "1",
+    }
+    (port,) = processes.free_ports(1)
+    made = processes.Service("gateway", port, tmp_path / "gateway.log", about)
+    with processes.stopping(made):
+        made.start()
+        yield made.url
 
 
 @contextlib.contextmanager
@@ -169,6 +191,22 @@ def test_a_stranger_who_sent_all_of_it_is_told(shipped):
     """401, and why, also where the body was larger than is read for him."""
     for size in (0, 100, 60_000):
         assert ask(shipped, "/prepare", b"x" * size, Authorization="Bearer x") == 401
+
+
+def test_slow_bodies_of_a_producer_leave_room_for_others(gateway):
+    """More of them than there are threads: another producer is served while eight of
+    them are still awaited; the others are told to send again."""
+    slow, other = PRODUCERS
+    head = f"POST /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {slow}\r\n"
+    kind = "Content-Type: application/json\r\nContent-Length: 8000000\r\n\r\n "
+    with connected(gateway, 40, f"{head}{kind}".encode()) as sockets:
+        event = '{"id": "a", "payload": 1}'
+        assert post_until_taken(gateway, other, event) == [1]
+        until(lambda: len(select.select(sockets, [], [], 0)[0]) >= 32)
+        answered = select.select(sockets, [], [], 0)[0]
+        assert len(answered) == 32
+        for one in answered:
+            assert b" 503 " in one.recv(1000).split(b"\r\n")[0]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

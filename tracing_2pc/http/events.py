@@ -18,6 +18,7 @@ from tracing_2pc.core.errors import ConfigurationError, MalformedError
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.http.error_responses import Problem
+from tracing_2pc.http.forms import check_coding
 from tracing_2pc.http.views import Views, gate_of, open_or_warn, the
 from tracing_2pc.inbox.event import NewEvent, Stored, digest_of, exact
 from tracing_2pc.inbox.inbox import AlsoDo, BusyError, Inbox
@@ -40,6 +41,12 @@ _ANSWERS: Final = {ACCEPTED: "known", 409: "conflict", **_REFUSED}
 
 _EXACT: Final = strict_decoder(exact)
 _SPACE: Final = " \t\r\n"
+_BLANK: Final = re.compile(f"[{_SPACE}]*")
+_LINE: Final = re.compile(rb"\S[^\n]*")
+"""What a line has, from its first sign on."""
+
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
 _USUAL: Final = re.compile(
     r'{"id"s:s"([^"\\\x00-\x1f]*)"s,s"payload"s:s'.replace("s", r"[ \t\r\n]*")
 )
@@ -139,6 +146,7 @@ class _Events(Views):
     def events(self) -> Response:
         with self.serving("events", "post events") as (caller, step):
             here, carrier = the(g), self.carrier()
+            here.tpc_body.producer = _producer(caller)
             is_one, new = _read(the(request), self.form, carrier)
             here.tpc_events = len(new)
             try:
@@ -182,6 +190,7 @@ def _read(
     request: Request, form: _Form, carrier: Carrier
 ) -> tuple[bool, list[NewEvent]]:
     """Read the events of a request, and say whether it is one by itself."""
+    check_coding(request)
     length, limit, most = request.content_length, form.max_body_bytes, form.max_events
     if length is None:
         raise Problem(411, "send Content-Length")
@@ -196,29 +205,41 @@ def _read(
             detail = f"Content-Type: send {JSON} or {content.NDJSON}"
             raise Problem(415, detail)
         is_one, parts = _document(text)
-    key = request.headers.get(_BY_HEADER) if is_one else None
-    events = [_event(where, part, key, carrier, form.check) for where, part in parts]
+    key = _key_of(request) if is_one else None
+    events: list[NewEvent] = []
+    for where, part in parts:
+        if len(events) == most:
+            raise Problem(413, f"more than {most} events: send fewer")
+        events.append(_event(where, part, key, carrier, form.check))
     if not events:
         raise Problem(400, "there is no event in the body")
-    if len(events) > most:
-        raise Problem(413, f"{len(events)} events, {most} are taken: send fewer")
     return is_one, events
 
 
+def _key_of(request: Request) -> str | None:
+    """Return the header that is an id; in quotes it is a text of RFC 9651."""
+    key = request.headers.get(_BY_HEADER)
+    if key is None or not key.startswith('"'):
+        return key
+    quoted = _QUOTED.fullmatch(key)
+    if quoted is None:
+        raise Problem(400, f"{_BY_HEADER}: expected a text in quotes, or without any")
+    return _ESCAPED.sub(r"\1", quoted[1])
+
+
 def _lines(text: bytes) -> Iterator[tuple[str, bytes]]:
-    for number, line in enumerate(text.split(b"\n"), 1):
-        if line.strip():
-            yield f"line {number}: ", line
+    number, end = 1, 0
+    for line in _LINE.finditer(text):
+        number += text.count(b"\n", end, line.start())
+        end = line.end()
+        yield f"line {number}: ", line[0]
 
 
 def _document(text: bytes) -> tuple[bool, Iterator[tuple[str, bytes]]]:
     """Say whether it is one event, and cut a list into its events' own texts."""
     if not text.lstrip().startswith(b"["):
         return True, iter([("", text)])
-    _check_json("", text)
-    items = _items(text.decode())
-    named = ((f"event {n}: ", item.encode()) for n, item in enumerate(items, 1))
-    return False, named
+    return False, _items(text)
 
 
 def _event(
@@ -235,6 +256,8 @@ def _event(
     if "payload" not in item:
         raise Problem(400, f"{where}payload is missing")
     name, _ = item.get("id", (key, ""))
+    if key not in (None, name):
+        raise Problem(400, f"{where}id and {_BY_HEADER} differ: send one of them")
     if not isinstance(name, str):
         raise Problem(400, f"{where}id: expected a text, in the body or {_BY_HEADER}")
     content, body = item["payload"]
@@ -278,25 +301,38 @@ def _members(text: str) -> Mapping[str, tuple[Any, str]]:
     return found
 
 
-def _items(text: str) -> Iterator[str]:
-    """Yield a list's items as they are written."""
-    at = _skip(text, _skip(text, 0) + 1)
-    while text[at] != "]":
-        first = at
-        _, at = _EXACT.raw_decode(text, first)
-        yield text[first:at]
-        at = _skip(text, at)
-        at = _skip(text, at + 1) if text[at] == "," else at
+def _items(body: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield a list's items as they are written, each when it is asked for."""
+    number, why = 0, "it is not JSON"
+    try:
+        text = body.decode()
+        at = _skip(text, _past(text, 0, "["))
+        more = text[at] != "]"
+        while more:
+            first, number = at, number + 1
+            _, at = _EXACT.raw_decode(text, first)
+            yield f"event {number}: ", text[first:at].encode()
+            at = _skip(text, at)
+            if more := text[at] == ",":
+                at = _skip(text, at + 1)
+        if not text[_past(text, at, "]") :].strip(_SPACE):
+            return
+    except IndexError:
+        pass  # the text ends too early
+    except RecursionError:
+        why = "it is nested too deeply"
+    except ValueError as error:
+        why = why_no_json(error)
+    raise Problem(400, f"event {number}: {why}" if number else why)
 
 
 def _past(text: str, at: int, sign: str) -> int:
     at = _skip(text, at)
     if text[at] != sign:
-        raise ValueError
+        raise ValueError("it is not JSON")
     return at + 1
 
 
 def _skip(text: str, at: int) -> int:
-    while text[at] in _SPACE:
-        at += 1
-    return at
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at

@@ -223,13 +223,18 @@ def _read_cursor(text: str) -> int:
     return _count(text[1:], 18)
 
 
+def check_coding(request: Request) -> None:
+    """Refuse a body that is compressed: 415."""
+    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in {"", "identity"}:
+        raise Problem(415, "Content-Encoding: send the body as it is, not compressed")
+
+
 def _body_length(request: Request, types: Iterable[str], limit: int, hint: str) -> int:
     """Return the length of a body of an expected type; none of it is read yet."""
     if request.mimetype not in types:
         raise Problem(415, f"Content-Type: send {' or '.join(types)}")
-    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    if coding not in {"", "identity"}:
-        raise Problem(415, "Content-Encoding: send the body as it is, not compressed")
+    check_coding(request)
     chunked = "chunked" in request.headers.get("Transfer-Encoding", "").lower()
     if chunked or not (text := request.headers.get("Content-Length", "")):
         raise Problem(411, "Content-Length is missing: chunked bodies are not read")

@@ -11,8 +11,9 @@ import contextlib
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.forks import after_fork
@@ -29,6 +30,9 @@ STRANGER: Final = 0.5
 
 _TICK: Final = 0.1
 
+_SHARE: Final = 8
+"""Bodies of one producer that may come slowly, at a time, in this process."""
+
 _LINGERING: Final = 2
 """Threads of this process that read, at a time, bodies of callers not admitted."""
 
@@ -38,8 +42,10 @@ class TimedInput:
 
     A WSGI server that names neither its socket nor a `tpc.client` has to have limits of
     its own: its reads are not ended here. `left` are the bytes that were promised and
-    not read yet.
+    not read yet. Of a `producer` that is named, few reads may take long at a time.
     """
+
+    producer = ""
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._stream: IO[bytes] = environ["wsgi.input"]
@@ -70,13 +76,21 @@ class TimedInput:
             end_reading(self._client)
 
     def _read(self, size: int, seconds: float) -> bytes:
-        with reading_ends_at(self._client, time.monotonic() + seconds) as late:
+        until = time.monotonic() + seconds
+        with reading_ends_at(self._client, until, self.producer) as late:
             piece = self._stream.read(size)
         self.left -= len(piece)
         if late.is_set() and self.left:
             detail = "the body did not come in time: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail)
         return piece
+
+
+class _Read(NamedTuple):
+    client: socket.socket
+    until: float
+    producer: str
+    slow_from: float
 
 
 class _Watch:
@@ -90,21 +104,25 @@ class _Watch:
         self._lock = threading.Lock()
         self._is_started = False
         self._some = threading.Event()
-        self._reads: dict[threading.Event, tuple[float, socket.socket]] = {}
+        self._reads: dict[threading.Event, _Read] = {}  # the oldest first
         self.lingering = threading.BoundedSemaphore(_LINGERING)
 
     @contextlib.contextmanager
     def reading_ends_at(
-        self, client: socket.socket | None, until: float
+        self, client: socket.socket | None, until: float, producer: str = ""
     ) -> Iterator[threading.Event]:
-        """End reads from a socket when that monotonic time comes, and set the event."""
+        """End reads from a socket when that monotonic time comes, and set the event.
+
+        Of a producer with many that are slow, the last ones are ended at once.
+        """
         late = threading.Event()
         if client is None:
             yield late
             return
         with self._lock:
             self._start()
-            self._reads[late] = until, client
+            slow_from = time.monotonic() + STRANGER
+            self._reads[late] = _Read(client, until, producer, slow_from)
         self._some.set()
         try:
             yield late
@@ -124,10 +142,17 @@ class _Watch:
             with self._lock:
                 if not self._reads:
                     self._some.clear()
-                for late, (until, client) in self._reads.items():
-                    if until < time.monotonic():
-                        late.set()
-                        end_reading(client)
+                for late, client in self._overdue(time.monotonic()):
+                    late.set()
+                    end_reading(client)
+
+    def _overdue(self, now: float) -> Iterator[tuple[threading.Event, socket.socket]]:
+        slow = Counter[str]()
+        for late, read in self._reads.items():
+            if read.producer and read.slow_from < now:
+                slow[read.producer] += 1
+            if read.until < now or slow[read.producer] > _SHARE:
+                yield late, read.client
 
 
 def end_reading(client: Any) -> None:

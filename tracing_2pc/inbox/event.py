@@ -6,6 +6,7 @@ import dataclasses
 import decimal
 import hashlib
 import json
+import math
 from typing import Any, Final, NamedTuple
 
 from tracing_2pc.core.errors import MalformedError
@@ -91,8 +92,11 @@ def digest_of(content: Any) -> str:
     return hashlib.sha256(_CANONICAL.encode(content).encode()).hexdigest()
 
 
-def exact(text: str) -> int | dict[str, str]:
-    """Read a number with all of its digits, of which a double would lose some."""
+def exact(text: str) -> int | list[float | str]:
+    """Read a number with all of its digits, of which a double would lose some.
+
+    With a fraction it is a list that begins with NaN: no JSON has one.
+    """
     whole, _, fraction = text.partition(".")
     if fraction.isdigit():
         sign, exponent = int(whole.startswith("-")), -len(fraction)
@@ -109,10 +113,14 @@ def exact(text: str) -> int | dict[str, str]:
         return 0
     if 0 <= power < _MOST_ZEROS:
         return int(f"{'-' * sign}{number}{'0' * power}")
-    return {"\0number": f"{sign} {number} {power}"}
+    return [math.nan, f"{sign} {number} {power}"]
 
 
-_EXACT: Final = json.JSONDecoder(parse_float=exact)
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+_EXACT: Final = json.JSONDecoder(parse_float=exact, parse_constant=_refuse)
 _CANONICAL: Final = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), check_circular=False
 )
