@@ -161,6 +161,14 @@ def test_strangers_behind_a_proxy_are_not_answered_without_tokens():
         assert get(port, "/metrics").status == 200
 
 
+def test_a_page_in_a_browser_reads_no_metrics_without_tokens():
+    """Whatever name of a stranger has led it to this machine."""
+    with serve_metrics("127.0.0.1", 0, LoopbackGate(), lambda: True) as port:
+        for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):
+            assert get(port, "/metrics", **headers).status == 403
+        assert get(port, "/metrics", Host=f"localhost:{port}").status == 200
+
+
 def get(port: int, path: str, token: str | None = None, **headers: str) -> Any:
     headers |= {"Authorization": f"Bearer {token}"} if token else {}
     url = f"http://127.0.0.1:{port}{path}"

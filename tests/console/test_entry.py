@@ -193,7 +193,8 @@ def test_a_link_from_elsewhere_does_not_end_the_session(viewer):
     without = viewer.client.application.test_client()
     stuck = f"/transactions/{STUCK}"
     for path, led in ((stuck, stuck), ("/login", "/"), ("//evil.example/x", "/")):
-        answer = without.get(path, headers={"Sec-Fetch-Site": "cross-site"})
+        here = {"Sec-Fetch-Site": "cross-site", "Host": "localhost"}
+        answer = without.get(path, headers=here)
         assert answer.status_code == 200
         assert "Set-Cookie" not in answer.headers
         assert f'href="{led}">Go on' in answer.get_data(as_text=True)
@@ -322,6 +323,32 @@ def test_a_form_that_comes_from_elsewhere_changes_nothing(
     assert signed_by_hand(mailer) == []
     assert operator.client.get("/").status_code == 200
     assert state_of(at, STUCK) is TransactionState.COMMITTING
+
+
+@pytest.mark.parametrize("name", ["evil.example:8090", "127.0.0.1.evil.example", "[::"])
+def test_a_strangers_name_leads_to_no_page(app, name):
+    """On this machine the console is known by names of this machine. A proxy here has
+    names of its own."""
+    visitor, headers = app.test_client(), {"Host": name}
+    same = {**headers, "Origin": f"http://{name}", "Sec-Fetch-Site": "same-origin"}
+    for answer in (
+        visitor.get("/login", headers=headers),
+        visitor.get("/", headers=headers),
+        visitor.post("/login", data={"token": OPERATOR}, headers=same),
+    ):
+        assert answer.status_code == 403
+        assert "open it at 127.0.0.1" in answer.text
+        assert "evil" not in answer.text
+    assert visitor.get("/health/live", headers=headers).status_code == 200
+    for good in (
+        {"Host": "localhost:8090"},
+        {"Host": "[::1]:8090"},
+        {"Host": "console.example", "X-Forwarded-For": "192.0.2.7"},
+    ):
+        assert visitor.get("/login", headers=good).status_code == 200
+    far = {"REMOTE_ADDR": "192.0.2.7"}
+    answer = visitor.get("/login", headers={"Host": "console"}, environ_overrides=far)
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("csrf", ["", "x" * 43])

@@ -384,6 +384,46 @@ def test_insecure_answers_nobody_through_a_proxy(tmp_path, name, said):
     assert world.prepare(T).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        *(
+            ({"Host": host}, 200)
+            for host in ("localhost:8081", "127.0.0.1", "[::1]:8081", "a.localhost")
+        ),
+        *(
+            ({"Host": host}, 403)
+            for host in (
+                *("evil.example", "evil.example:8081", "127.0.0.1.evil.example"),
+                *(
+                    "localhost.evil.example",
+                    "192.0.2.1",
+                    "[::1",
+                    "localhost@evil.example",
+                ),
+            )
+        ),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://localhost"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_insecure_answers_no_page_in_a_browser(tmp_path, headers, status):
+    """A name of a stranger may lead a browser of this machine here, and any page may
+    send a form: neither reads anything, or changes it."""
+    world = World(resource(tmp_path), lambda: 0, insecure=True)
+    for answer in (
+        world.client.get("/transactions", headers=headers),
+        world.prepare(T, headers=headers),
+        world.client.get("/metrics", headers=headers),
+    ):
+        assert answer.status_code == status
+        if status == 403:
+            assert "insecure: " in answer.get_json()["detail"]
+    assert len(world.listed()) == (1 if status == 200 else 0)
+    assert world.client.get("/health/live", headers=headers).status_code == 200
+
+
 def test_insecure_answers_this_machine_only(tmp_path, caplog):
     """Without tokens loopback peers do all, others nothing; and the log warns."""
     world = World(resource(tmp_path), lambda: 0, insecure=True)

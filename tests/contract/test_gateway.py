@@ -15,6 +15,7 @@ import tracemalloc
 import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,18 @@ def test_a_list_is_json(inbox, tmp_path, body):
     answer = gateway.post(body.replace("{}", '{"id": "a", "payload": 1}'))
     assert (answer.status_code, gateway.kept()) == (400, [])
     assert answer.json["detail"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}]
+)
+def test_without_tokens_it_takes_nothing_from_a_page(inbox, headers):
+    """A browser of this machine may be led here by a stranger's name."""
+    app = Flask(__name__)
+    app.register_blueprint(events_blueprint(inbox, insecure=True))
+    post = partial(app.test_client().post, "/events")
+    assert post(json=event("a"), headers=headers).status_code == 403
+    assert post(json=event("b")).json["position"] == 1
 
 
 def test_other_content_under_an_id_is_a_conflict(gateway):

@@ -328,7 +328,7 @@ def _ask(port: int, text: bytes) -> bytes:
 
 def _request(route: str, *lines: str, body: bytes = b"") -> bytes:
     """Write a request as it goes over the wire."""
-    common = (f"POST {route} HTTP/1.1", "Host: x", "Connection: close")
+    common = (f"POST {route} HTTP/1.1", "Host: localhost", "Connection: close")
     return "\r\n".join([*common, *lines, "", ""]).encode() + body
 
 

@@ -225,7 +225,8 @@ def test_half_open_uploads_end(world, drips):
     the same branch can be sent again.
     """
     head = [
-        f"POST /prepare HTTP/1.1\r\nHost: x\r\nContent-Length: {len(ONE.body)}\r\n"
+        "POST /prepare HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Length: {len(ONE.body)}\r\n"
         "Tpc-Version: 1\r\nTpc-Participant: participant\r\n"
         f"Tpc-Transaction-Id: {T}\r\nTpc-Branch: {number}.1\r\n"
         f"Tpc-Rows: 3\r\nContent-Digest: {ONE.digest}\r\n"

@@ -16,7 +16,9 @@ from tracing_2pc.console.sessions import Session, Sessions, Throttle
 from tracing_2pc.core.access import Caller, Gate, Role
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import TransactionId
+from tracing_2pc.http.auth import is_forwarded
 from tracing_2pc.http.error_responses import Problem
+from tracing_2pc.http.serving import is_loopback_name
 
 LONGEST_NAME: Final = 80
 
@@ -48,6 +50,7 @@ class LoginPages(Blueprint):
         g.login = None
         if request.endpoint in _OPEN:
             return None
+        _raise_if_misnamed()
         changes = request.method not in {"GET", "HEAD"}
         if changes:
             _raise_if_foreign_form()
@@ -133,6 +136,18 @@ def _login_page(wrong: str | None = None, name: str = "") -> str:
         session.permanent = True
         session["csrf"] = secrets.token_urlsafe(32)
     return render_template("login.html", wrong=wrong, name=name[:200])
+
+
+def _raise_if_misnamed() -> None:
+    """Refuse a name of another site that leads a browser of this machine here."""
+    host, peer = request.headers.get("Host", "localhost"), request.remote_addr or ""
+    near = is_loopback_name(f"[{peer}]" if ":" in peer else peer)
+    if near and not is_forwarded(request.headers.keys()) and not is_loopback_name(host):
+        raise Problem(
+            403,
+            "this console is not known by that name: open it at 127.0.0.1, or through "
+            "a proxy that adds X-Forwarded-For",
+        )
 
 
 def _raise_if_foreign_form() -> None:

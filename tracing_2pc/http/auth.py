@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from tracing_2pc.core.access import Caller, Gate
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.error_responses import problem_of
+from tracing_2pc.http.serving import is_loopback_name
+
+_NO_PAGE: Final = (
+    "insecure: no page in a browser is answered, and no name but localhost and this "
+    "machine's loopback addresses; use tokens"
+)
 
 
 def admit(
@@ -48,14 +55,14 @@ def identify(
     token = word.strip() if scheme.lower() == "bearer" else None
     # The peer of a forwarded request is the proxy, and the origin is not known. A proxy
     # that adds no header cannot be seen.
-    forwarded = any(
-        name in {"forwarded", "via", "x-real-ip"} or name.startswith("x-forwarded-")
-        for name in lower
-    )
+    forwarded = is_forwarded(lower)
     try:
         if digest is not None:
-            return gate.admit_digest(digest)
-        return gate.admit(token, None if forwarded else peer)
+            caller = gate.admit_digest(digest)
+        else:
+            caller = gate.admit(token, None if forwarded else peer)
+        if caller.role is None and _is_of_a_page(lower):
+            raise RefusalError(Refusal.NOT_ALLOWED, _NO_PAGE)
     except RefusalError as error:
         problem = problem_of(error)
         if error.refusal is Refusal.NOT_ADMITTED:
@@ -63,3 +70,18 @@ def identify(
             challenge = f'Bearer realm="tracing_2pc"{reason}'
             problem.headers["WWW-Authenticate"] = challenge
         raise problem from None
+    return caller
+
+
+def is_forwarded(headers: Iterable[str]) -> bool:
+    """Say whether a proxy has passed a request on, by the names of its headers."""
+    return any(
+        name in {"forwarded", "via", "x-real-ip"} or name.startswith("x-forwarded-")
+        for name in map(str.lower, headers)
+    )
+
+
+def _is_of_a_page(headers: Mapping[str, str]) -> bool:
+    """Say whether a page of another site may have sent it, by whatever name."""
+    host = headers.get("host")
+    return "origin" in headers or not (host is None or is_loopback_name(host))

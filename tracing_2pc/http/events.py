@@ -85,7 +85,8 @@ def events_blueprint(
         inbox: where they are kept.
         tokens: path of the tokens file, for lines `producer TOKEN NAME`; by default
             the setting `tokens_file`, which `TPC_TOKENS_FILE` sets.
-        insecure: answer every process of this machine, and no other, without tokens.
+        insecure: answer every process of this machine, and no other, without tokens;
+            no proxy, no page in a browser.
         also: own work in the transaction that stores a request's events; see
             `Inbox.store`.
         schema: JSON Schema of payloads; a request with one that does not fit is

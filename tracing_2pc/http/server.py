@@ -56,7 +56,8 @@ def participant_blueprint(
         tokens: path of the tokens file (see `auth`); by default the setting
             `tokens_file`, which `TPC_TOKENS_FILE` sets.
         insecure: answer every process of this machine, and no other, without tokens:
-            for a first try. What a proxy has passed on is refused.
+            for a first try. What a proxy has passed on or a page in a browser sends is
+            refused, and so is a `Host` that is no loopback name.
         max_prepare_bytes: larger bodies of a prepare are refused before they are read.
         trust_inbound: go on with the trace that a request brings. False where
             strangers can ask: a request then begins a trace of its own, linked to

@@ -49,6 +49,15 @@ def is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host).is_loopback
 
 
+def is_loopback_name(host: str) -> bool:
+    """Say whether a header `Host` names this machine as no other site's name can."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return f".{name}".endswith(".localhost") or is_loopback(name)
+    except ValueError:
+        return False
+
+
 def listen_at(host: str, port: int) -> socket.socket:
     """Return a socket that listens at an IP address; port 0 is one that is free."""
     six = ":" in host
