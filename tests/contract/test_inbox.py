@@ -431,6 +431,24 @@ def test_a_reader_ahead_of_its_database_deletes_nothing(postgres_database):
     inbox.close()
 
 
+def test_a_reader_whose_clock_is_behind_deletes_nothing_early(inbox, url, clock):
+    """Nor does a right one beside it, by what the other has noted."""
+    behind = Clock()
+    behind.now = clock.now - 8 * DAY
+    other = Inbox(url, clock=behind)
+    inbox.begin("reader")
+    other.begin("other")
+    inbox.store("shop", [event("a"), event("b")])
+    for _ in range(14):
+        other.confirm("other", other.end())
+        inbox.confirm("reader", inbox.end())
+        assert inbox.start().position == 0
+        clock.now += DAY / 2
+        behind.now += DAY / 2
+    assert live(clock, 8, inbox) == 2
+    other.close()
+
+
 def test_an_id_outlives_a_clock_that_was_behind(inbox, url, clock):
     """A gateway whose clock is a year behind takes an event: its id is known for `ids`
     by the clock of the readers, as that of any other event."""

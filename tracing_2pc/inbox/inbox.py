@@ -70,7 +70,7 @@ class Inbox:
         name: prefix of the tables; one per inbox in a database.
         keep: how long events are kept after every reader has committed them, as `7d`,
             the default of a new inbox; from Python, seconds, too. The longest that
-            anybody asks for is on record, for all.
+            any process asks for is on record, for all.
         ids: how long ids are kept after that, by default 90 days; in the same way. A
             repeat that comes later is stored again.
         must_exist: make nothing: for who only reads. `keep` and `ids` mean nothing.

@@ -1,4 +1,4 @@
-"""Which events of some requests are new, and where each of them is."""
+"""Decides which events of requests are new, and at which position each of them is."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tracing_2pc.inbox.event import NewEvent, Stored
 from tracing_2pc.inbox.tables import Key, Placed
 
 Request = tuple[str, NewEvent]
-"""A producer, and an event of a request of it."""
+"""A producer, and an event of its request."""
 
 Answer = list[Stored] | RefusalError
 
 
 def lacking() -> RefusalError:
-    """Return what is answered to who brought a text that no database here has."""
+    """Return the refusal of a text that the database cannot hold."""
     detail = "an event has a character that the database here lacks"
     return RefusalError(Refusal.MALFORMED, detail)
 

@@ -350,8 +350,8 @@ class InboxTables:
     def note_passed(self, connection: Connection, at: float) -> float:
         """Note how far all readers are now, once in a while.
 
-        Return the time by which may be trimmed: a day after a note that is a while old,
-        at most. So a longer step forward is believed when another note agrees.
+        Return the time by which may be trimmed: that of a note that is a while old, if
+        it is more than a day old. So a step forward is believed when another agrees.
         """
         c, head = self.passed.c, self.head_of(connection)
         every = min(max(head.keep / _MARKS, head.ids / _MOST_MARKS), _DAY / 2)
@@ -365,7 +365,9 @@ class InboxTables:
             row = {"at": at, "position": slowest}
             connection.execute(self.passed.insert().values(row))
         agreed = connection.scalar(newest.where(c.at <= at - every))
-        return 0.0 if agreed is None else min(at, agreed + _DAY)
+        if agreed is None:
+            return 0.0
+        return at if at - agreed <= _DAY else float(agreed)
 
     def passed_at(self, connection: Connection, at: float) -> int:
         """Return which position all readers had passed at a time; 0: not known."""
