@@ -219,7 +219,7 @@ def _read(
 
 def _key_of(request: Request) -> str | None:
     """Return the header that is an id; in quotes it is a text of RFC 9651."""
-    key = request.headers.get(_BY_HEADER)
+    key = request.headers.get(_BY_HEADER) or None
     if key is None or not key.startswith('"'):
         return key
     quoted = _QUOTED.fullmatch(key)

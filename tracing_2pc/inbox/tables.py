@@ -171,7 +171,8 @@ class InboxTables:
         elif head.version == VERSION:
             keep = max(head.keep, asked.get("keep", 0.0))
             ids = max(head.ids, asked.get("ids", 0.0), keep)
-            self.set_times(connection, keep, ids)
+            if (keep, ids) != (head.keep, head.ids):
+                self.set_times(connection, keep, ids)
         else:
             raise ConfigurationError(
                 f"{self.head.name} has version {head.version}, this tracing_2pc knows "
