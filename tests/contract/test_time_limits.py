@@ -195,7 +195,8 @@ def test_a_stranger_who_sent_all_of_it_is_told(shipped):
 
 def test_slow_bodies_of_a_producer_leave_room_for_others(gateway):
     """More of them than there are threads: another producer is served while eight of
-    them are still awaited; the others are told to send again."""
+    them are still awaited, and what the same one sends whole; the others are told to
+    send again."""
     slow, other = PRODUCERS
     head = f"POST /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {slow}\r\n"
     kind = "Content-Type: application/json\r\nContent-Length: 8000000\r\n\r\n "
@@ -207,6 +208,7 @@ def test_slow_bodies_of_a_producer_leave_room_for_others(gateway):
         assert len(answered) == 32
         for one in answered:
             assert b" 503 " in one.recv(1000).split(b"\r\n")[0]
+        assert post_until_taken(gateway, slow, event) == [2]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -90,7 +90,7 @@ class _Read(NamedTuple):
     client: socket.socket
     until: float
     producer: str
-    slow_from: float
+    since: float
 
 
 class _Watch:
@@ -113,7 +113,7 @@ class _Watch:
     ) -> Iterator[threading.Event]:
         """End reads from a socket when that monotonic time comes, and set the event.
 
-        Of a producer with many that are slow, the last ones are ended at once.
+        Of a producer with many that are slow, the newest are ended at once.
         """
         late = threading.Event()
         if client is None:
@@ -121,8 +121,7 @@ class _Watch:
             return
         with self._lock:
             self._start()
-            slow_from = time.monotonic() + STRANGER
-            self._reads[late] = _Read(client, until, producer, slow_from)
+            self._reads[late] = _Read(client, until, producer, time.monotonic())
         self._some.set()
         try:
             yield late
@@ -149,9 +148,11 @@ class _Watch:
     def _overdue(self, now: float) -> Iterator[tuple[threading.Event, socket.socket]]:
         slow = Counter[str]()
         for late, read in self._reads.items():
-            if read.producer and read.slow_from < now:
-                slow[read.producer] += 1
-            if read.until < now or slow[read.producer] > _SHARE:
+            # Who has a full share already waits for no more than a moment.
+            allowed = STRANGER if slow[read.producer] < _SHARE else _TICK
+            is_slow = bool(read.producer) and read.since + allowed < now
+            slow[read.producer] += is_slow
+            if read.until < now or (is_slow and slow[read.producer] > _SHARE):
                 yield late, read.client
 
 
