@@ -111,7 +111,7 @@ def test_what_is_sent_is_what_the_schema_says(
         avro: (Avro(ORDER, registry.url, settings=LOGIN), "id", ORDERS),
         protobuf: (
             Protobuf(EnumValue, registry.url, settings=LOGIN),
-            *("name", records(name=["a", None], number=[1, 2])),
+            *("name", records(name=["a", "b"], number=[1, 2])),
         ),
     }
     values = {}
@@ -131,7 +131,7 @@ def test_what_is_sent_is_what_the_schema_says(
     context = SerializationContext(protobuf, MessageField.VALUE)
     read = ProtobufDeserializer(EnumValue, {"use.deprecated.format": False})
     assert read(values[protobuf][b"a"], context) == EnumValue(name="a", number=1)
-    assert read(values[protobuf][None], context) == EnumValue(number=2)
+    assert read(values[protobuf][b"b"], context) == EnumValue(name="b", number=2)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from tracing_2pc.core.settings import is_reference, read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.outbox.choosing import conflict
 
-_KNOWN_FOR: Final = 60.0
-"""Seconds in which a topic's limit is not asked for again."""
+KNOWN_FOR: Final = 60.0
+"""Seconds in which what is known of a topic is not asked for again."""
 
 _POSITION_TOPIC: Final = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
 
@@ -113,8 +113,8 @@ class Broker:
         Raises:
             RefusalError: conflict: there is no such topic; not now: no answer.
         """
-        most, since = self._limits.get(topic, (0, -_KNOWN_FOR))
-        if most and time.monotonic() - since < _KNOWN_FOR:
+        most, since = self._limits.get(topic, (0, -KNOWN_FOR))
+        if most and time.monotonic() - since < KNOWN_FOR:
             return most
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
@@ -142,7 +142,7 @@ class Broker:
         """Return the least limit of these and of all known topics, asked for anew."""
         for topic in {*topics, *self._limits}:
             if known := self._limits.get(topic):
-                self._limits[topic] = (known[0], -_KNOWN_FOR)
+                self._limits[topic] = (known[0], -KNOWN_FOR)
             try:
                 self.most_bytes(topic)
             except RefusalError as error:

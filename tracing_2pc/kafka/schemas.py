@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import io
+import itertools
 import json
 import re
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from contextlib import ExitStack
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.avro import (
+    AvroDeserializer,
+    AvroSerializer,
+    _resolve_named_schema,
+    parse_schema_with_repo,
+)
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from fastavro import parse_schema
-from fastavro.validation import ValidationError, validate
-from google.protobuf.json_format import ParseDict, ParseError
+from fastavro import parse_schema, schemaless_reader
+from google.protobuf.json_format import ParseDict
 from httpx2 import TransportError
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.kafka.broker import check_references, with_secrets
-from tracing_2pc.outbox.choosing import conflict
+from tracing_2pc.kafka.broker import KNOWN_FOR, check_references, with_secrets
+from tracing_2pc.kafka.exact import (
+    AvroColumns,
+    Difference,
+    compare_message,
+    kind_of,
+    name_of,
+)
+from tracing_2pc.outbox.choosing import Encode, conflict
 from tracing_2pc.outbox.records import Record
 
 _SECRETS: Final = frozenset(
@@ -46,6 +62,16 @@ _SILENT: Final = (
 _MOST: Final = 500
 """Characters of what the registry says."""
 
+_FOREIGN: Final = frozenset(
+    {"use.schema.id", "use.latest.version", "use.latest.with.metadata"}
+)
+"""Options by which a value has another schema than the one that was given."""
+
+_Differs: TypeAlias = Callable[
+    [Record, Any, bytes, SerializationContext], Difference | None
+]
+"""Compares a record, and what was made of it, with the value that was encoded."""
+
 
 class _Registered(abc.ABC):
     """What `Avro` and `Protobuf` share: the registry, and what is said of it."""
@@ -63,28 +89,35 @@ class _Registered(abc.ABC):
             raise ConfigurationError("registry: no login in a URL: use settings=")
 
     @contextlib.contextmanager
-    def open(self, timeout: float) -> Iterator[Callable[[Record, int, str], bytes]]:
+    def open(self, timeout: float) -> Iterator[Encode]:
         """Give what encodes a record of a number for a topic, in this process."""
         waits = {"timeout": timeout, "max.retries": 0}  # who asked asks again
         settings = with_secrets(waits | self._settings, _SECRETS)
-        with SchemaRegistryClient(settings) as client:
-            yield self._encoder(self._serializer(client))
 
-    def _encoder(
-        self, serialize: Callable[..., Any]
-    ) -> Callable[[Record, int, str], bytes]:
+        def connect(stack: ExitStack) -> Encode:
+            return self._encoder(stack.enter_context(SchemaRegistryClient(settings)))
+
+        with contextlib.closing(_Encoders(connect)) as encoders:
+            yield encoders.encode
+
+    def _encoder(self, client: SchemaRegistryClient) -> Encode:
+        serialize, differs = self._serializer(client), self._differs(client)
 
         def encode(record: Record, row: int, topic: str) -> bytes:
             context = SerializationContext(topic, MessageField.VALUE)
             try:
-                value: bytes = serialize(self._value(record), context)
+                sent = self._value(record)
+                value: bytes = serialize(sent, context)
+                found = differs(record, sent, value, context)
             except _SILENT as error:
                 raise _said(error, record, topic) from None
             except Exception:  # noqa: BLE001 - the serializers raise what they like
                 # Its message may hold the record.
-                where = ", column ".join([f"record {row}", *self._bad(record)])
-                detail = f"{where}: the schema of topic {topic} does not take it"
-                raise conflict(detail) from None
+                bad = dict(self._bad(record))
+                reason = "; ".join(filter(None, bad.values()))
+                raise _refused(row, topic, bad, reason) from None
+            if found is not None:
+                raise _refused(row, topic, [found.path[1:]], str(found))
             return value
 
         return encode
@@ -98,16 +131,72 @@ class _Registered(abc.ABC):
         """Return a record as the serializer takes it."""
 
     @abc.abstractmethod
-    def _bad(self, record: Record) -> Iterable[str]:
-        """Name the columns that the schema does not take."""
+    def _differs(self, client: SchemaRegistryClient) -> _Differs:
+        """Return what compares a record with what is read of its encoded value."""
+
+    @abc.abstractmethod
+    def _bad(self, record: Record) -> Iterable[tuple[str, str]]:
+        """Yield the columns that the schema does not take, each with the reason."""
+
+
+class _Encoders:
+    """Encodes by what the registry has said of a topic lately.
+
+    It is asked anew after a minute: one that was put back may know a schema by another
+    number, which those who read must find there. One that is down holds nothing up.
+    """
+
+    def __init__(self, connect: Callable[[ExitStack], Encode]) -> None:
+        self._connect = connect
+        self._asking = threading.Lock()
+        self._known: dict[str, tuple[Encode, float]] = {}
+        # Of a topic: what is in use, and before it what another thread may use still.
+        self._opened: dict[str, list[ExitStack]] = {}
+
+    def encode(self, record: Record, row: int, topic: str) -> bytes:
+        """Encode a record for a topic."""
+        if (known := self._lately(topic)) is not None:
+            return known(record, row, topic)
+        with self._asking:
+            if (known := self._lately(topic)) is not None:
+                return known(record, row, topic)
+            return self._ask(record, row, topic)
+
+    def _lately(self, topic: str) -> Encode | None:
+        known, since = self._known.get(topic, (None, 0.0))
+        return known if time.monotonic() - since < KNOWN_FOR else None
+
+    def _ask(self, record: Record, row: int, topic: str) -> bytes:
+        with ExitStack() as stack:
+            encode = self._connect(stack)
+            try:
+                value = encode(record, row, topic)
+            except RefusalError as error:
+                if error.refusal is not Refusal.NOT_NOW or topic not in self._known:
+                    raise
+                encode, _ = self._known[topic]
+                self._known[topic] = encode, time.monotonic()
+                return encode(record, row, topic)
+            self._known[topic] = encode, time.monotonic()
+            opened = self._opened.setdefault(topic, [])
+            opened.append(stack.pop_all())
+            if len(opened) > 2:
+                opened.pop(0).close()
+        return value
+
+    def close(self) -> None:
+        """Close all connections."""
+        for stack in itertools.chain(*self._opened.values()):
+            stack.close()
 
 
 class Avro(_Registered):
     """Values in Avro, for `KafkaRelay(value=…)`.
 
-    A record is encoded at prepare, and stored as it is sent. The schema's subject is
-    `<topic>-value`. A process asks the registry once for each topic; then prepares go
-    on without it.
+    A record is encoded at prepare, and stored as it is sent. It is read back and
+    compared: a value that the schema would change is a vote to abort. The schema's
+    subject is `<topic>-value`. A process asks the registry once a minute for each
+    topic; what it knows is used for longer if the registry is down.
 
     Args:
         schema: a record in Avro's JSON, whose fields are the columns; a column may be
@@ -135,7 +224,7 @@ class Avro(_Registered):
         self._schema = schema
         try:
             self._parsed: Any = parse_schema(json.loads(schema))
-            self._defaults = {f["name"]: "default" in f for f in self._parsed["fields"]}
+            self._columns = AvroColumns(self._parsed)
         except Exception as error:  # noqa: BLE001 - it raises what it likes
             raise ConfigurationError(f"schema: no record of Avro: {error}") from None
 
@@ -143,26 +232,46 @@ class Avro(_Registered):
         return AvroSerializer(client, self._schema, conf=self._options)
 
     def _value(self, record: Record) -> Any:
-        return record.values
+        return dict(record.values)
 
-    def _bad(self, record: Record) -> Iterable[str]:
-        missing = [n for n, has in self._defaults.items() if not has]
-        missing = [n for n in missing if n not in record.values]
-        bad = [n for n in record.values if n not in self._defaults] + missing
-        try:
-            validate(record.values, self._parsed)
-        except ValidationError as error:
-            fields = [str(data.field) for data in error.errors]
-            prefix = f"{self._parsed['name']}."
-            bad += [f.removeprefix(prefix).partition(".")[0] for f in fields]
-        return dict.fromkeys(bad)
+    def _differs(self, client: SchemaRegistryClient) -> _Differs:
+        if _FOREIGN & self._options.keys():
+            return self._differs_by_registry(client)
+        compare, parsed = self._columns.compare, self._parsed
+
+        def differs(_: Record, sent: Any, value: bytes, __: Any) -> Difference | None:
+            return compare(sent, schemaless_reader(io.BytesIO(value[5:]), parsed, None))
+
+        return differs
+
+    def _differs_by_registry(self, client: SchemaRegistryClient) -> _Differs:
+        """Compare by the schema that the registry has chosen, and by its rules."""
+        conf = {"subject.name.strategy.type": "TOPIC"}
+        read, columns = AvroDeserializer(client, conf=conf), dict[int, AvroColumns]()
+
+        def differs(
+            _: Record, sent: Any, value: bytes, context: Any
+        ) -> Difference | None:
+            number = int.from_bytes(value[1:5], "big")
+            if number not in columns:
+                schema = client.get_schema(number)
+                names = _resolve_named_schema(schema, client)
+                parsed = parse_schema_with_repo(schema.schema_str, names)
+                columns[number] = AvroColumns(parsed)
+            return columns[number].compare(sent, read(value, context))
+
+        return differs
+
+    def _bad(self, record: Record) -> Iterable[tuple[str, str]]:
+        return self._columns.bad(record.values)
 
 
 class Protobuf(_Registered):
     """Values in Protobuf, for `KafkaRelay(value=…)`.
 
     As `Avro`, but for the schema. A message is made from the record's JSON form, so
-    that a `Timestamp` takes a time, and a `string` a decimal.
+    that a `Timestamp` takes a time, and a `string` a decimal. A null is taken by fields
+    with presence only, and `bytes` take no text.
 
     Args:
         message: a class that `protoc` has made; its fields are the columns.
@@ -191,12 +300,26 @@ class Protobuf(_Registered):
     def _value(self, record: Record) -> Any:
         return ParseDict(json.loads(record.text), self._message())
 
-    def _bad(self, record: Record) -> Iterable[str]:
+    def _differs(self, client: SchemaRegistryClient) -> _Differs:
+        return lambda record, message, _, __: compare_message(record.values, message)
+
+    def _bad(self, record: Record) -> Iterable[tuple[str, str]]:
+        fields = self._message.DESCRIPTOR.fields
+        types = {name: name_of(f) for f in fields for name in (f.json_name, f.name)}
         for name, value in json.loads(record.text).items():
             try:
                 ParseDict({name: value}, self._message())
-            except ParseError:
-                yield name
+            except Exception:  # noqa: BLE001 - it raises what it likes
+                found = Difference(
+                    "", kind_of(record.values[name]), types.get(name, "")
+                )
+                yield name, str(found) if name in types else ""
+
+
+def _refused(row: int, topic: str, columns: Iterable[str], reason: str) -> RefusalError:
+    where = ", column ".join([f"record {row}", *columns])
+    detail = f"{where}: the schema of topic {topic} does not take it"
+    return conflict(f"{detail}: {reason}" if reason else detail)
 
 
 def _said(error: Exception, record: Record, topic: str) -> RefusalError:
