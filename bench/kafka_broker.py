@@ -76,6 +76,7 @@ class Broker(Node):
             f'{module} required user_relay="{SECRET}";',
             f"authorizer.class.name={authorizer}",
             "super.users=User:ANONYMOUS",
+            "auto.create.topics.enable=true",  # Kafka's default
             # What expires does so as soon as it may.
             "transaction.remove.expired.transaction.cleanup.interval.ms=1000",
         ]
@@ -86,9 +87,9 @@ class Broker(Node):
             return bool(self.admin.list_topics(timeout=SOON).brokers)
         return False
 
-    def topic(self, partitions: int = 3, **config: str) -> str:
+    def topic(self, partitions: int = 3, name: str = "", **config: str) -> str:
         """Make a topic of this test's own; dots in names are underscores here."""
-        name = next(self._names)
+        name = name or next(self._names)
         config = {key.replace("_", "."): value for key, value in config.items()}
         topic = NewTopic(name, partitions, config=config)
         self.admin.create_topics([topic])[name].result(AT_LAST)

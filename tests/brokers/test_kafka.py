@@ -98,6 +98,10 @@ def test_what_cannot_be_sent_is_a_vote_to_abort(broker: Broker, tmp_path: Path) 
     missing = KafkaRelay(at, topic="missing")
     assert TEXTS["no topic"] in vote(missing, large, "missing")
     assert "missing" not in broker.admin.list_topics(timeout=AT_LAST).topics
+    compacted = KafkaRelay(at, topic=broker.topic(cleanup_policy="compact"))
+    detail = vote(compacted, records(id=[1]), "compacted")
+    assert TEXTS["no key"] in detail
+    assert TEXTS["no key"] in "".join(what for what, _ in compacted.unfit("unfit"))
     keyless = KafkaRelay(at, topic=small, key="shop")
     assert TEXTS["no column"] in vote(keyless, large, "keyless")
 
@@ -216,6 +220,53 @@ def test_an_end_that_the_broker_loses_is_not_taken_for_one(
         "orders.2.1": 3,
         "others.1.1": 3,
     }
+
+
+@pytest.mark.ci
+def test_a_topic_that_is_deleted_is_never_made_again(
+    broker: Broker, topic: str, world: World
+) -> None:
+    """By a producer that knows it, or one that does not; a person makes it, as before.
+
+    Kafka's default is to make what a producer asks for, with settings of its own.
+    """
+    relay = KafkaRelay(broker.address, topic=topic, key="id")
+    own = Publisher(world.resource._queue, relay, PATIENT)
+    keep(world, "orders.1.1", ONE)
+    until(lambda: own.turn() and world.visible() == 0)
+    broker.delete(topic)
+    keep(world, "orders.2.1", ONE)
+    for _ in range(2):
+        until(lambda: own.turn() == 0 and own._failed)
+        own._failed.clear()
+    assert relay.ends().endswith("none of ours")
+    assert TEXTS["gone"].format(topic=topic) in listed(world)
+    assert topic not in broker.admin.list_topics(timeout=AT_LAST).topics
+    broker.topic(name=topic)
+    until(lambda: own.turn() and world.visible() == 0)
+    assert_once(broker.read(topic), 2)
+    relay.close()
+
+
+@pytest.mark.ci
+def test_a_topic_that_is_made_again_meanwhile_is_said(
+    broker: Broker, topic: str, world: World
+) -> None:
+    """What was sent before is gone with it, although it is committed."""
+    relay = KafkaRelay(broker.address, topic=topic, key="id")
+    own = Publisher(world.resource._queue, relay, PATIENT)
+    keep(world, "orders.1.1", ONE)
+    commits = relay._wait_for_end
+
+    def remade() -> None:
+        commits()
+        broker.delete(topic)
+        broker.topic(name=topic)
+
+    relay._wait_for_end = remade  # type: ignore[method-assign]
+    until(lambda: own.turn() == 0 and relay._number)
+    assert TEXTS["remade"].format(topic=topic) in relay.readers().held_back
+    relay.close()
 
 
 @pytest.mark.nightly

@@ -10,8 +10,11 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, IsolationLevel
 from support.waiting import AT_ONCE
 
+from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import Carrier, TransactionId
+from tracing_2pc.core.states import Refusal
 from tracing_2pc.kafka import KafkaRelay, broker, relay
+from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message, Position, Publication
 
 PLACE = ("totals", 0)
@@ -101,6 +104,48 @@ def test_nothing_is_sent_whose_end_is_lost(cluster):
         kafka.take_over("journal")
     cluster.open = 0  # a marker was written for it
     kafka.take_over("journal")
+
+
+def settings_of(**config: str) -> dict[Any, Future[Any]]:
+    """A broker's answer about a topic's settings."""
+    said: Future[Any] = Future()
+    config = {"max.message.bytes": "1000000"} | config
+    said.set_result({n: SimpleNamespace(name=n, value=v) for n, v in config.items()})
+    return {"totals": said}
+
+
+AGE = {"message.timestamp.type": "CreateTime"}
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "named"),
+    [
+        ({"cleanup.policy": "compact,delete"}, {}, "cleanup.policy"),
+        ({"cleanup.policy": "compact"}, {"key": "shop"}, "cleanup.policy"),
+        ({"cleanup.policy": "compact"}, {"key": "id"}, ""),
+        (AGE | {"message.timestamp.before.max.ms": "0"}, {}, "before"),
+        ({"message.timestamp.before.max.ms": "0"}, {}, ""),
+        (AGE | {"message.timestamp.after.max.ms": "3600000"}, {}, ""),
+        ({"confluent.value.schema.validation": "true"}, {}, "value.schema"),
+        ({"redpanda.key.schema.id.validation": "true"}, {"key": "id"}, "key.schema"),
+        ({"redpanda.key.schema.id.validation": "true"}, {}, ""),
+    ],
+)
+def test_what_a_topics_settings_refuse_is_a_vote_to_abort(
+    monkeypatch, config, options, named
+):
+    """It names setting and cure; the broker would refuse what is decided."""
+    kafka = KafkaRelay("broker:9092", topic="totals", **options)
+    admin = SimpleNamespace(describe_configs=lambda *_, **__: settings_of(**config))
+    monkeypatch.setattr(kafka._connected(), "_admin", admin)
+    record = Record({"id": 1, "shop": None}, "{}")
+    if not named:
+        assert [*kafka.check([record])]
+        return
+    with pytest.raises(RefusalError) as refused:
+        list(kafka.check([record]))
+    assert refused.value.refusal is Refusal.CONFLICT
+    assert named in str(refused.value)
 
 
 def test_batches_are_as_large_as_its_topic_takes(cluster, monkeypatch):

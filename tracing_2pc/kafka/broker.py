@@ -62,6 +62,18 @@ _RIGHTS: Final = frozenset(
     {AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS}
 )
 
+_AGES: Final = tuple(
+    f"message.timestamp.{kind}.max.ms" for kind in ("before", "after", "difference")
+)
+"""How far a record's time may be from the broker's."""
+
+_VALUES: Final = (
+    "confluent.value.schema.validation",
+    "redpanda.value.schema.id.validation",
+)
+_KEYS: Final = tuple(name.replace("value", "key") for name in _VALUES)
+"""Of brokers that look for a schema in what is sent."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -84,6 +96,28 @@ def with_secrets(
     }
 
 
+def _refusals(
+    config: Mapping[str, str], *, keyed: bool, encoded: bool, seconds: float
+) -> Iterator[tuple[str, str]]:
+    """Yield why a topic's settings refuse records that take so long to arrive."""
+    if "compact" in config.get("cleanup.policy", "") and not keyed:
+        yield "cleanup.policy is compact, and a record has no key", "give key="
+    for name in _VALUES if not encoded else ():
+        if config.get(name) == "true":
+            yield f"{name} is true, and values have no schema", "give value="
+    for name in _KEYS if keyed else ():
+        if config.get(name) == "true":
+            yield f"{name} is true, and keys are plain text", f"set {name} to false"
+    for name in _AGES if config.get("message.timestamp.type") == "CreateTime" else ():
+        if int(config.get(name, 1000 * seconds)) < 1000 * seconds:
+            why = f"{name} is {config[name]}: a record may be {seconds:g} s on its way"
+            yield why, f"raise {name}, or set message.timestamp.type to LogAppendTime"
+
+
+class PublishError(TwoPhaseError):
+    """A broker did not take a message, with its reason."""
+
+
 class UnstableError(TwoPhaseError):
     """The broker has not said how a transaction of this relay has ended."""
 
@@ -97,6 +131,7 @@ class Broker:
         self.settings = {"bootstrap.servers": servers, **settings}
         self._timeout = timeout
         self._limits: dict[str, tuple[int, float]] = {}
+        self._configs: dict[str, dict[str, str]] = {}
         self.connect()
 
     def connect(self) -> None:
@@ -121,7 +156,9 @@ class Broker:
             asked = self._admin.describe_configs(
                 [resource], request_timeout=self._timeout
             )
-            most = int(self._ask(asked)["max.message.bytes"].value)
+            config = {one.name: one.value for one in self._ask(asked).values()}
+            most = int(config["max.message.bytes"])
+            self._configs[topic] = config
         except (KafkaException, TimeoutError) as error:
             cause = error.args[0] if isinstance(error, KafkaException) else None
             if cause is not None and cause.code() in _REFUSED:
@@ -132,6 +169,56 @@ class Broker:
                 raise RefusalError(Refusal.NOT_NOW, detail) from None
         self._limits[topic] = (most, time.monotonic())
         return most
+
+    def refusal(self, topic: str, *, keyed: bool, encoded: bool) -> str:
+        """Say why a topic's settings refuse a record, as `most_bytes` has found them.
+
+        Args:
+            topic: where it goes.
+            keyed: whether it has a key.
+            encoded: whether its value has a schema.
+        """
+        found = _refusals(
+            self._configs.get(topic, {}),
+            keyed=keyed,
+            encoded=encoded,
+            seconds=self._timeout,
+        )
+        return next((f"topic {topic}: {why}: {cure}" for why, cure in found), "")
+
+    def require(self, topics: set[str], ids: dict[str, str]) -> None:
+        """Add the ids of topics: a producer makes those that are not there.
+
+        Raises:
+            PublishError: one is not there.
+            KafkaException: the broker does not answer, or they may not be asked for.
+        """
+        if new := topics - ids.keys():
+            ids |= self._topic_ids(new)
+            if missing := sorted(new - ids.keys()):
+                raise PublishError(
+                    f"the broker refuses a message: topic {missing[0]}: it is not "
+                    "there, and the relay does not make it: make it again"
+                )
+
+    def gone(self, ids: Mapping[str, str]) -> list[str]:
+        """Return those of these topics that were deleted, or made again."""
+        now = self._topic_ids(ids)
+        return [name for name, number in ids.items() if now.get(name) != number]
+
+    def _topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        names = sorted(topics)
+        asked = self._admin.describe_topics(
+            TopicCollection(names), request_timeout=self._timeout
+        )
+        ids = {}
+        for name in names:
+            try:
+                ids[name] = str(asked[name].result(self._timeout + 1).topic_id)
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_TOPIC:
+                    raise
+        return ids
 
     @property
     def known_topics(self) -> list[str]:
@@ -150,11 +237,18 @@ class Broker:
         return min((most for most, _ in self._limits.values()), default=16_384)
 
     def unfit(
-        self, topics: Iterable[str], position: str, seconds: float
+        self,
+        topics: Iterable[str],
+        position: str,
+        seconds: float,
+        *,
+        keyed: bool,
+        encoded: bool,
     ) -> Iterator[tuple[str, str]]:
         """Yield what may lose or stop what is published, each with its cure.
 
         What the principal may not ask is left out. A transaction may take `seconds`.
+        Whether records are `keyed` and `encoded` is as for `refusal`.
 
         Raises:
             KafkaException: the broker does not answer.
@@ -197,6 +291,11 @@ class Broker:
                     f"{why}: a replica that is behind takes records back",
                     "set it to false",
                 )
+            if rights is _RIGHTS:
+                for why, cure in _refusals(
+                    config, keyed=keyed, encoded=encoded, seconds=seconds
+                ):
+                    yield f"topic {topic}: {why}", cure
             policy = config.get("cleanup.policy", "compact")
             if topic == position and policy != "compact":
                 why = f"topic {topic}: cleanup.policy is {policy}: the position expires"
@@ -274,6 +373,7 @@ class Broker:
 
     def places(self, topic: str) -> list[Place]:
         """Return the partitions of a topic; none if it is not there."""
+        # To ask for one topic would make it.
         found = self._admin.list_topics(timeout=self._timeout).topics.get(topic)
         return [(topic, number) for number in (found.partitions if found else ())]
 
@@ -298,8 +398,7 @@ class Broker:
     def last_headers(self, topic: str, name: str) -> list[str]:
         """Return a header's values in the last records of each partition."""
         found: dict[str, None] = {}
-        metadata = self._admin.list_topics(topic, timeout=self._timeout)
-        for partition in metadata.topics[topic].partitions:
+        for _, partition in self.places(topic):
             end = self.end(topic, partition, IsolationLevel.READ_COMMITTED)
             for message in self._read(topic, partition, max(0, end - 100), end):
                 for header, text in message.headers() or ():

@@ -13,13 +13,14 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer
 
-from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.kafka.broker import (
     GONE,
     Broker,
     Place,
+    PublishError,
     UnstableError,
     check_references,
     with_secrets,
@@ -54,6 +55,8 @@ _OWN_SETTINGS: Final = frozenset(
         "message.max.bytes",
         "group.id",
         "isolation.level",
+        "topic.metadata.refresh.interval.ms",
+        "metadata.max.age.ms",
         "logger",
     }
 )
@@ -79,6 +82,9 @@ _BATCH: Final = 250_000
 _LOOK: Final = 0.005
 """Seconds between two looks whether a transaction has ended: most often it has."""
 
+_LONGEST_AGE: Final = 86_400_000
+"""Milliseconds after which a producer looks at a topic again: the longest it takes."""
+
 _PAGE: Final = 1_000
 """Messages after which the producer is asked how it is getting on."""
 
@@ -90,10 +96,6 @@ class Encoding(Protocol):
 
     def open(self, timeout: float) -> AbstractContextManager[Encode]:
         """Give what encodes a record of a number for a topic, in this process."""
-
-
-class PublishError(TwoPhaseError):
-    """A broker did not take a message, with its reason."""
 
 
 class KafkaRelay:
@@ -151,6 +153,7 @@ class KafkaRelay:
         check_references(settings, _SECRETS)
         self._timeout = timeout
         self._topic = topic
+        self._key = key
         self._choice = Choice(topic, key, headers, "topic")
         self._encoding = value
         self._servers = servers
@@ -170,6 +173,9 @@ class KafkaRelay:
         self._too_much_for = ""
         # By partition: where the transaction under way begins.
         self._firsts: dict[Place, int] = {}
+        # Topics of the publication under way, as they were before anything was sent.
+        self._ids: dict[str, str] = {}
+        self._lost = ""
         self._until = 0.0  # then the publication under way has taken too long
         # By partition, offsets that readers must pass: those that are looked for, since
         # when and up to which publication; and what came after them.
@@ -196,6 +202,7 @@ class KafkaRelay:
             opened = self._encoding.open(self._timeout)
             self._encode = self._opened.enter_context(opened)
         encode, limits = self._encode, dict[str, int]()
+        refusals = dict[tuple[str, bool], str]()
         for row, record in enumerate(records):
             message = self._choice.message(record, row, encode)
             if (topic := message.topic) not in limits:
@@ -207,6 +214,13 @@ class KafkaRelay:
                     f"{size} bytes, topic {topic} takes {most}: raise its "
                     "max.message.bytes"
                 )
+            if (about := (topic, message.key is not None)) not in refusals:
+                refusals[about] = self._connected().refusal(
+                    topic, keyed=about[1], encoded=encode is not None
+                )
+            if refusals[about]:
+                column = f", column {self._key}" if isinstance(self._key, str) else ""
+                raise conflict(f"record {row}{column}: {refusals[about]}")
             yield message
 
     def _connected(self) -> Broker:
@@ -238,6 +252,9 @@ class KafkaRelay:
                 "partitioner": "murmur2_random",  # as Java's clients
                 "message.max.bytes": 1_000_000_000,  # `check` knows what a topic takes
                 "batch.size": min(_BATCH, broker.least_bytes(self._topics(broker))),
+                # To look at topics again, unasked, makes those that were deleted.
+                "topic.metadata.refresh.interval.ms": -1,
+                "metadata.max.age.ms": _LONGEST_AGE,
             },
             logger=logger,
         )
@@ -268,6 +285,8 @@ class KafkaRelay:
         self._too_much_for = ""
         self._until = time.monotonic() + self._transaction_timeout
         self._firsts.clear()
+        self._ids.clear()
+        self._lost = ""
         try:
             self._publish(producer, publication)
         # The last is what a callback sees of a producer whose transaction was ended.
@@ -276,9 +295,12 @@ class KafkaRelay:
             raise
 
     def _publish(self, producer: Producer, publication: Publication) -> None:
+        broker = self._connected()
+        broker.require({self._position_topic}, self._ids)
         producer.begin_transaction()
         messages = iter(publication.messages)
         while page := list(itertools.islice(messages, _PAGE)):
+            broker.require({message.topic for message in page}, self._ids)
             self._produce(producer, publication.keep, page)
             publication.keep()
             producer.poll(0)
@@ -292,6 +314,11 @@ class KafkaRelay:
         producer.commit_transaction(self._timeout)
         self._wait_for_end()
         self._number = publication.position.number
+        if gone := broker.gone(self._ids):
+            self._lost = (
+                f"topic {gone[0]} was deleted, or made again, while "
+                f"{publication.position.transaction} was published: look what is there"
+            )
 
     def _wait_for_end(self) -> None:
         """Wait until the transaction has ended in each partition.
@@ -427,7 +454,7 @@ class KafkaRelay:
             ]
             why = f"readers of {', '.join(held)} are held back"
             return Readers(self._through, why)
-        return Readers(self._through)
+        return Readers(self._through, self._lost)
 
     def let_go(self) -> None:
         """Do nothing: a successor fences this one."""
@@ -439,7 +466,13 @@ class KafkaRelay:
             KafkaException: the broker does not answer.
         """
         broker, name = self._connected(), f"tpc-{journal}"
-        return broker.unfit(self._topics(broker), name, self._transaction_timeout)
+        return broker.unfit(
+            self._topics(broker),
+            name,
+            self._transaction_timeout,
+            keyed=self._key is not None,
+            encoded=self._encoding is not None,
+        )
 
     def _topics(self, broker: Broker) -> list[str]:
         """Return the topic of all records; or those that are known here."""
