@@ -103,6 +103,9 @@ class TopicRelay:
             self.topic.through = self.topic.position.number
         return Readers(self.topic.through, self.topic.hidden)
 
+    def open(self) -> None:
+        pass
+
     def let_go(self) -> None:
         pass
 

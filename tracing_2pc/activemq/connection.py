@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -85,6 +86,20 @@ class Brokers:
                 detail = "addresses: expected host:port, or several with commas"
                 raise ConfigurationError(detail)
             yield parts.hostname, parts.port
+
+    def check(self) -> None:
+        """Read the password and the certificates, when a process starts.
+
+        Raises:
+            ConfigurationError: one of them is not there, or cannot be used.
+        """
+        if self.password:
+            read_secret(self.password, "password")
+        try:
+            ssl.create_default_context(cafile=self.ca)
+        except OSError as error:  # that of TLS is one, too
+            why = error.strerror or "no certificates"
+            raise ConfigurationError(f"ca: {self.ca}: {why}") from None
 
     def connect(self) -> Connection:
         """Connect to the first that answers; `BrokerError` says why none does."""

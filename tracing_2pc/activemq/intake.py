@@ -100,7 +100,12 @@ class ActiveMQIntake:
         self._stopping.set()
 
     def run(self) -> None:
-        """Take messages until `stop`; what does not answer is asked again."""
+        """Take messages until `stop`; what does not answer is asked again.
+
+        Raises:
+            ConfigurationError: password or certificates are not there, at the start.
+        """
+        self._brokers.check()
         while not self._stopping.is_set():
             try:
                 with closing(self._brokers.connect()) as connection:

@@ -127,6 +127,14 @@ class ActiveMQRelay:
         if connection is not None:
             connection.leave_to_parent()
 
+    def open(self) -> None:
+        """Read the password and the certificates: no broker is asked.
+
+        Raises:
+            ConfigurationError: one of them is not there, or cannot be used.
+        """
+        self._brokers.check()
+
     # --- at prepare ------------------------------------------------------------------
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:

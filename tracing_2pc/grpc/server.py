@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import signal
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
@@ -395,7 +396,10 @@ def _item(answered: Answered) -> dict[str, Any]:
 def _credentials(certificate: str, key: str | None) -> grpc.ServerCredentials:
     try:
         pair = Path(key or certificate).read_bytes(), Path(certificate).read_bytes()
-    except OSError as error:
+        # gRPC would find at each connection that the two do not fit.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as error:  # that of TLS is one, too
         why = f"certificate {certificate}, key {key}: {error.strerror}"
         raise ConfigurationError(why) from None
     return grpc.ssl_server_credentials([pair])

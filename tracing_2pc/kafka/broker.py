@@ -23,8 +23,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseError
-from tracing_2pc.core.settings import is_reference, read_secret
+from tracing_2pc.core.errors import RefusalError, TwoPhaseError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.outbox.choosing import conflict
 
@@ -75,25 +74,6 @@ _KEYS: Final = tuple(name.replace("value", "key") for name in _VALUES)
 """Of brokers that look for a schema in what is sent."""
 
 logger = logging.getLogger(__name__)
-
-
-def check_references(settings: Mapping[str, str], secrets: frozenset[str]) -> None:
-    """Raise `ConfigurationError` if a secret is given, and no reference to it."""
-    for name in sorted(secrets & settings.keys()):
-        if not is_reference(settings[name]):
-            raise ConfigurationError(
-                f"settings: {name}: give a reference, env:NAME or file:PATH"
-            )
-
-
-def with_secrets(
-    settings: Mapping[str, Any], secrets: frozenset[str]
-) -> dict[str, Any]:
-    """Return settings with what their references say, read in this process."""
-    return {
-        name: read_secret(value, name) if name in secrets else value
-        for name, value in settings.items()
-    }
 
 
 def _refusals(

@@ -22,7 +22,12 @@ from tracing_2pc.kafka.broker import (
     Place,
     PublishError,
     UnstableError,
+)
+from tracing_2pc.kafka.client_settings import (
+    OWN_SETTINGS,
+    SECRETS,
     check_references,
+    refused_in_one_line,
     with_secrets,
 )
 from tracing_2pc.outbox.choosing import (
@@ -40,36 +45,6 @@ from tracing_2pc.outbox.relay import (
     Position,
     Publication,
     Readers,
-)
-
-_OWN_SETTINGS: Final = frozenset(
-    {
-        "bootstrap.servers",
-        "transactional.id",
-        "transaction.timeout.ms",
-        "enable.idempotence",
-        "acks",
-        "request.required.acks",
-        "partitioner",
-        "batch.size",
-        "message.max.bytes",
-        "group.id",
-        "isolation.level",
-        "topic.metadata.refresh.interval.ms",
-        "metadata.max.age.ms",
-        "logger",
-    }
-)
-"""What makes a publication whole, and each key's place: the relay's."""
-
-_SECRETS: Final = frozenset(
-    {
-        "sasl.password",
-        "sasl.oauthbearer.client.secret",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.keystore.password",
-    }
 )
 
 _OWN_BYTES: Final = 4_096
@@ -148,9 +123,9 @@ class KafkaRelay:
         transaction_timeout: float = 300.0,
     ) -> None:
         settings = dict(settings or {})
-        if taken := sorted(_OWN_SETTINGS & settings.keys()):
+        if taken := sorted(OWN_SETTINGS & settings.keys()):
             raise ConfigurationError(f"settings: {', '.join(taken)}: the relay's own")
-        check_references(settings, _SECRETS)
+        check_references(settings, SECRETS)
         self._timeout = timeout
         self._topic = topic
         self._key = key
@@ -189,6 +164,20 @@ class KafkaRelay:
         self._left_by_parent.append((self._broker, self._producer, self._opened))
         self._reset()
 
+    def open(self) -> None:
+        """Make clients of the settings, and end them: no broker is waited for.
+
+        Raises:
+            ConfigurationError: a setting is unknown, or cannot be used, or a secret or
+                a file is not there.
+        """
+        settings = with_secrets(self._settings, SECRETS)
+        with refused_in_one_line(settings, SECRETS):
+            self._made({"bootstrap.servers": self._servers, **settings}, "tpc", _BATCH)
+        if self._encoding is not None:
+            with self._encoding.open(self._timeout):
+                pass
+
     # --- at prepare ------------------------------------------------------------------
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
@@ -225,7 +214,7 @@ class KafkaRelay:
 
     def _connected(self) -> Broker:
         if self._broker is None:
-            settings = with_secrets(self._settings, _SECRETS)
+            settings = with_secrets(self._settings, SECRETS)
             self._broker = Broker(self._servers, settings, self._timeout)
         return self._broker
 
@@ -243,21 +232,8 @@ class KafkaRelay:
         broker.connect()
         self._position_topic = name
         broker.make_position_topic(name)
-        self._producer = Producer(
-            {
-                "linger.ms": 50,  # a publication is of few batches; a flush waits not
-                **broker.settings,
-                "transactional.id": name,
-                "transaction.timeout.ms": int(self._transaction_timeout * 1000),
-                "partitioner": "murmur2_random",  # as Java's clients
-                "message.max.bytes": 1_000_000_000,  # `check` knows what a topic takes
-                "batch.size": min(_BATCH, broker.least_bytes(self._topics(broker))),
-                # To look at topics again, unasked, makes those that were deleted.
-                "topic.metadata.refresh.interval.ms": -1,
-                "metadata.max.age.ms": _LONGEST_AGE,
-            },
-            logger=logger,
-        )
+        batch = min(_BATCH, broker.least_bytes(self._topics(broker)))
+        self._producer = self._made(broker.settings, name, batch)
         self._producer.init_transactions(self._timeout)
         failpoint("relay.after_fence")
         text = broker.last_value(name)
@@ -268,6 +244,24 @@ class KafkaRelay:
         position = Position(*json.loads(text))
         self._number = position.number
         return position
+
+    def _made(self, settings: Mapping[str, str], name: str, batch: int) -> Producer:
+        """Make a producer, which does not ask the broker for anything yet."""
+        return Producer(
+            {
+                "linger.ms": 50,  # a publication is of few batches; a flush waits not
+                **settings,
+                "transactional.id": name,
+                "transaction.timeout.ms": int(self._transaction_timeout * 1000),
+                "partitioner": "murmur2_random",  # as Java's clients
+                "message.max.bytes": 1_000_000_000,  # `check` knows what a topic takes
+                "batch.size": batch,
+                # To look at topics again, unasked, makes those that were deleted.
+                "topic.metadata.refresh.interval.ms": -1,
+                "metadata.max.age.ms": _LONGEST_AGE,
+            },
+            logger=logger,
+        )
 
     def publish(self, publication: Publication) -> None:
         """Send all messages and the position in one transaction of the broker.

@@ -30,7 +30,12 @@ from httpx2 import TransportError
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.kafka.broker import KNOWN_FOR, check_references, with_secrets
+from tracing_2pc.kafka.broker import KNOWN_FOR
+from tracing_2pc.kafka.client_settings import (
+    check_references,
+    refused_in_one_line,
+    with_secrets,
+)
 from tracing_2pc.kafka.exact import (
     AvroColumns,
     Difference,
@@ -90,9 +95,19 @@ class _Registered(abc.ABC):
 
     @contextlib.contextmanager
     def open(self, timeout: float) -> Iterator[Encode]:
-        """Give what encodes a record of a number for a topic, in this process."""
+        """Give what encodes a record of a number for a topic, in this process.
+
+        Raises:
+            ConfigurationError: a setting or an option is unknown, or cannot be used.
+        """
         waits = {"timeout": timeout, "max.retries": 0}  # who asked asks again
         settings = with_secrets(waits | self._settings, _SECRETS)
+
+        with (
+            refused_in_one_line(settings, _SECRETS),
+            SchemaRegistryClient(settings) as client,
+        ):
+            self._encoder(client)
 
         def connect(stack: ExitStack) -> Encode:
             return self._encoder(stack.enter_context(SchemaRegistryClient(settings)))

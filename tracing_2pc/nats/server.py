@@ -21,6 +21,7 @@ from nats.aio.msg import Msg
 
 from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
+from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.bridge import PARTICIPANT, Answered, ask_application
 from tracing_2pc.http.error_responses import PROBLEM, Problem, problem_of
@@ -98,8 +99,9 @@ class NatsServer:
         threads: requests that are worked on at a time.
 
     Raises:
-        ConfigurationError: a URL that is none, an application without a participant, or
-            one that was told `insecure=True`: NATS does not show where a caller is.
+        ConfigurationError: a URL that is none, credentials that cannot be read, an
+            application without a participant, or one that was told `insecure=True`:
+            NATS does not show where a caller is.
     """
 
     def __init__(self, application: Any, url: str, *, threads: int = 8) -> None:
@@ -119,6 +121,8 @@ class NatsServer:
         keys = {digest: frames.key_of(digest) for digest in digests}
         self._callers = {frames.name_of(keys[d]): (d, keys[d]) for d in digests}
         self._credentials = os.environ.get(CREDENTIALS) or None
+        if self._credentials is not None:
+            read_secret(self._credentials, CREDENTIALS)
         self._pool = ThreadPoolExecutor(threads, "tpc-nats")
         self._exchanges: dict[str, _Exchange] = {}
         self._journal: str | None = None

@@ -112,6 +112,7 @@ class Outbox(ParticipantEngine):
         database = open_database(url)
         journal = Journal(tables, database, clock)
         self._name = name
+        self._partner = partner
         self._queue: Queue
         self._quarantine: Quarantine
         self._sender: Turns
@@ -134,6 +135,16 @@ class Outbox(ParticipantEngine):
             gauges=self._queue.gauges,
         )
         super().__init__(journal, store)
+
+    def open(self) -> None:
+        """Check the settings, a relay's first, and make what is missing. Idempotent.
+
+        Raises:
+            ConfigurationError: with the setting or the SQL that cures it.
+        """
+        if isinstance(self._partner, Relay) and not self._opened:
+            self._partner.open()
+        super().open()
 
     def start(self) -> None:
         """Start this process's sender, if it does not run yet.

@@ -95,6 +95,13 @@ class Relay(Protocol):
     they raise means that nothing is known: `take_over` follows.
     """
 
+    def open(self) -> None:
+        """Check settings, files and secrets, when a process starts; keep nothing open.
+
+        Raises:
+            ConfigurationError: one cannot be used.
+        """
+
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
         """Encode records, at prepare: what this yields is stored and sent as it is.
 

@@ -1,0 +1,88 @@
+"""Settings of Kafka's clients: which are the relay's, which are secret, which fit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.settings import is_reference, read_secret
+
+OWN_SETTINGS: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "transactional.id",
+        "transaction.timeout.ms",
+        "enable.idempotence",
+        "acks",
+        "request.required.acks",
+        "partitioner",
+        "batch.size",
+        "message.max.bytes",
+        "group.id",
+        "isolation.level",
+        "topic.metadata.refresh.interval.ms",
+        "metadata.max.age.ms",
+        "logger",
+    }
+)
+"""What makes a publication whole, and each key's place: the relay's."""
+
+SECRETS: Final = frozenset(
+    {
+        "sasl.password",
+        "sasl.oauthbearer.client.secret",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+    }
+)
+
+_FILES: Final = ".location"
+"""How settings end that name a file."""
+
+
+def check_references(settings: Mapping[str, str], secrets: frozenset[str]) -> None:
+    """Raise `ConfigurationError` if a secret is given, and no reference to it."""
+    for name in sorted(secrets & settings.keys()):
+        if not is_reference(settings[name]):
+            raise ConfigurationError(
+                f"settings: {name}: give a reference, env:NAME or file:PATH"
+            )
+
+
+def with_secrets(
+    settings: Mapping[str, Any], secrets: frozenset[str]
+) -> dict[str, Any]:
+    """Return settings with what their references say, read in this process."""
+    return {
+        name: read_secret(value, name) if name in secrets else value
+        for name, value in settings.items()
+    }
+
+
+@contextlib.contextmanager
+def refused_in_one_line(
+    settings: Mapping[str, Any], secrets: frozenset[str]
+) -> Iterator[None]:
+    """Make a client of settings in it: `ConfigurationError` says why there is none.
+
+    A file that is not there is named, and no secret is.
+    """
+    for name, value in settings.items():
+        if name.endswith(_FILES) and not Path(value).exists() and value != "probe":
+            raise ConfigurationError(f"settings: {name}: {value}: no such file")
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except Exception as error:  # noqa: BLE001 - clients raise what they like
+        is_kafka = isinstance(error, KafkaException)
+        why = error.args[0].str() if is_kafka else str(error) or type(error).__name__
+        for name in secrets & settings.keys():
+            why = why.replace(str(settings[name]), "REDACTED")
+        raise ConfigurationError(f"settings: {' '.join(why.split())}") from None
