@@ -121,7 +121,7 @@ SAID: dict[str, tuple[bytes, str | None]] = {
     "NUL": (b"no card \0 for this customer", "no card \\x00 for this customer"),
     "secrets": (
         f"POST /orders by {TOKEN}: no".encode(),
-        "POST REDACTED by REDACTED: no",
+        "POST *** by ***: no",
     ),
 }
 """What a partner says with its refusal, and what is kept of it."""

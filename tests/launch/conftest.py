@@ -204,7 +204,12 @@ def world(
             "spec": {"template": {"spec": pod}},
         }
         item = {
-            "build": {"image": repository.name, "tag": "live", "command": []},
+            "build": {
+                "image": repository.name,
+                "tag": "live",
+                "command": [],
+                "environment": ["PYTHONPATH"],
+            },
             "job": job,
             "participants": {"ledger": url},
             "record": {"job": "totals", "version": 1},

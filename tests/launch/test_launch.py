@@ -182,6 +182,52 @@ def test_what_fails_leaves_nothing(world, broken, reason):
     assert world.rows() == [("totals", 1)]
 
 
+@pytest.mark.parametrize("said_by", ["build", "check", "task"])
+def test_no_secret_is_quoted(world, monkeypatch, said_by):
+    """Neither in the record, nor where the reason is shown: of what fails, anywhere.
+
+    A build's command does not have it, either.
+    """
+    secret = "a-token-of-the-launcher"
+    monkeypatch.setenv("TPC_TOKEN", secret)
+    says = f"os.environ.get('TPC_TOKEN', 'none') + ' {secret}'"
+    fails = [sys.executable, "-c", f"import os; raise SystemExit({says})"]
+    if said_by == "check":
+        world.item["check"] = fails
+    elif said_by == "build":
+        world.item["build"]["command"] = fails
+    else:
+        step = {"name": "push", "command": fails}
+        del world.item["build"]["command"], world.item["build"]["environment"]
+        world.item["build"]["taskRun"] = {"taskSpec": {"steps": [step]}}
+    with pytest.raises(ConfigurationError) as raised:
+        world.launch()
+    (only,) = world.launches()
+    with world.log() as log:
+        on_record = log.read(only.transaction)
+    for text in (str(raised.value), str(on_record.detail)):
+        assert secret not in text
+        assert ("none ***" if said_by == "build" else "*** ***") in text
+
+
+def test_a_build_gets_what_its_file_names(world, monkeypatch):
+    """And what a program needs to run; a name that is not set is an error."""
+    seen = world.folder / "seen"
+    monkeypatch.setenv("A_SETTING", "1")
+    monkeypatch.setenv("ANOTHER", "1")
+    tells = f'env > {seen}; exec "$@"'
+    command = world.item["build"]["command"]
+    world.item["build"]["command"] = ["sh", "-c", tells, "sh", *command]
+    world.item["build"]["environment"] += ["A_SETTING"]
+    world.launch()
+    names = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+    assert {"A_SETTING", "PATH", "HOME", "IMAGE", "TRANSACTION_ID"} <= names
+    assert not {"ANOTHER", "TPC_TOKEN", "KUBECONFIG"} & names
+    world.item["build"]["environment"] += ["NOWHERE"]
+    with pytest.raises(ConfigurationError, match="NOWHERE is not set here"):
+        world.launch()
+
+
 @pytest.mark.ci
 def test_again_tries_what_was_rolled_back(world):
     """The same file, by a word; its number is the next attempt's."""
@@ -251,6 +297,7 @@ def test_a_good_check_runs_before_the_vote(world):
 def test_a_task_run_builds(world, exported):
     """Named by the transaction, told where to push to, and the parent of its spans."""
     command = world.item["build"].pop("command")
+    del world.item["build"]["environment"]
     step = {"name": "push", "command": ["env", "IMAGE=$(params.image)", *command]}
     world.item["build"]["taskRun"] = {"taskSpec": {"steps": [step]}}
     done = world.launch()

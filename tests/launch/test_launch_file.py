@@ -50,6 +50,12 @@ REFUSED = {
     "build: give command or taskRun": item(build={"image": "r/t"}),
     "build: 'totals': expected host": item(build={"image": "totals", "command": "x"}),
     "build: no field 'args' here": item(build={"args": []}),
+    "build.environment: expected a list": item(
+        build={"image": "r:1/t", "command": "x", "environment": ["A=1"]}
+    ),
+    "build.environment: a taskRun has none": item(
+        build={"image": "r:1/t", "taskRun": {}, "environment": ["A"]}
+    ),
     "record: say which row": item(participants={"ledger": "http://ledger:8080"}),
     "no transport for pigeon://": item(participants={"ledger": "pigeon://there"}),
     "expected a duration": item(timeout="soon"),

@@ -17,7 +17,7 @@ from tracing_2pc.core.errors import (
     DecisionLogError,
     TwoPhaseError,
 )
-from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.settings import Settings, without_secrets
 from tracing_2pc.tracing.sdk.log_records import write_to_stderr
 
 __all__ = ["main"]
@@ -85,5 +85,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _ended(why: object, code: int) -> int:
-    print(f"tracing-2pc: {safe(why, 2000)}", file=sys.stderr)
+    print(f"tracing-2pc: {safe(without_secrets(str(why)), 2000)}", file=sys.stderr)
     return code

@@ -9,9 +9,10 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 from tracing_2pc.core.addresses import split_address
 from tracing_2pc.core.errors import ConfigurationError
@@ -322,6 +323,7 @@ def read_secret(reference: str, what: str) -> str:
     if kind == "env" and place:
         if not (value := os.environ.get(place, "").strip()):
             raise ConfigurationError(f"{what}: the variable {place} is empty; set it")
+        remember_secret(value)
         return value
     if kind == "file" and place:
         try:
@@ -330,7 +332,68 @@ def read_secret(reference: str, what: str) -> str:
             raise ConfigurationError(f"{what}: {place}: {error.strerror}") from None
         if not value:
             raise ConfigurationError(f"{what}: {place} is empty")
+        remember_secret(value)
         return value
     raise ConfigurationError(
         f"{what}: give a reference, env:NAME or file:PATH, not the secret itself"
     )
+
+
+_SAYS_SECRET: Final = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|HEADERS$|CREDENTIAL|_AUTH$"
+)
+_LOGIN: Final = re.compile(r"://[^/\s@]*@")
+_IN_URL: Final = re.compile(
+    r"://[^/\s@:]*:([^\s@]+)@|[?&](?:ssl)?password=([^&\s]+)", re.IGNORECASE
+)
+_SHORTEST: Final = 6
+"""Characters of a secret: fewer are in any text."""
+
+_SURE: Final = 16
+"""Characters of a word that is no word of a language."""
+
+_remembered: Final[dict[str, None]] = {}  # the latest last; those of this process
+_MOST_REMEMBERED: Final = 256
+
+
+def remember_secret(secret: str) -> None:
+    """Have `without_secrets` cut it from now on, in this process."""
+    _remembered.pop(secret, None)
+    _remembered[secret] = None
+    while len(_remembered) > _MOST_REMEMBERED:
+        _remembered.pop(next(iter(_remembered)), None)
+
+
+def without_secrets(text: str, also: Iterable[str] = ()) -> str:
+    """Return a text that another program has said without a secret that we know.
+
+    Each goes where others read it: a record, a log, a terminal. Cut are the secrets
+    that this process has read, and those of its environment: variables whose name says
+    so, and passwords in URLs. Of every URL name and password are cut. Cut a text
+    before you shorten it, or half of a secret stays.
+    """
+    secrets = {*also, *(s for s in _spellings() if len(s) >= _SHORTEST)}
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _LOGIN.sub("://", text)
+
+
+def _spellings() -> set[str]:
+    """Return what to look for: secrets, their lines and long words, in a URL, too."""
+    values = [*_remembered]
+    named = (k for k in os.environ if _SAYS_SECRET.search(k.upper()))
+    values += (os.environ[k] for k in named if not _is_place(k, os.environ[k]))
+    secrets = {value for value in values if "://" not in value}
+    for value in (*values, *os.environ.values()):
+        for found in _IN_URL.findall(value):
+            secrets |= {word for part in found for word in (part, unquote(part))}
+    for secret in tuple(secrets):
+        secrets |= {line.strip() for line in secret.splitlines()}
+        secrets |= {w for w in re.split(r"[\s,=:]+", secret) if len(w) >= _SURE}
+    return secrets | {quote(secret, safe="") for secret in secrets}
+
+
+def _is_place(name: str, value: str) -> bool:
+    """Whether a variable says only where a secret is."""
+    is_path = value.startswith("/") and Path(value).exists()
+    return is_reference(value) or is_path or name.endswith(("_FILE", "_PATH", "_DIR"))

@@ -12,6 +12,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
+from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.core.states import ASK_AGAIN, OF_CALLER, Refusal, Word
 from tracing_2pc.http.error_responses import OK, PROBLEM, refusal_of
 
@@ -205,7 +206,8 @@ def reason_of(answer: Answer) -> str:
 
 def _printable(text: object, longest: int) -> str:
     """Bound a foreign text, as it may stand in a message, a log line, a database."""
-    return "".join(c if c.isprintable() else "?" for c in str(text or "")[:longest])
+    known = without_secrets(str(text or ""))[:longest]
+    return "".join(c if c.isprintable() else "?" for c in known)
 
 
 def read_object(answer: Answer) -> Mapping[str, Any] | None:

@@ -16,7 +16,7 @@ import urllib3
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
-from tracing_2pc.core.settings import check_url, read_secret
+from tracing_2pc.core.settings import check_url, read_secret, without_secrets
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.connection import ask, pool_of
 from tracing_2pc.http.contract import NoAnswerError, Silence
@@ -70,9 +70,7 @@ class _Answer(NamedTuple):
         )
         if 10 * strange > len(text):
             return f"({len(self.body)} bytes that are no text)"
-        for secret in self.secrets:
-            text = text.replace(secret, "REDACTED")
-        return text[:LONGEST_ANSWER]
+        return without_secrets(text, self.secrets)[:LONGEST_ANSWER]
 
 
 class HttpPartner:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -21,11 +22,13 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import BlobGoneError, Manifest, Repository
 from tracing_2pc.launch.waiting import TRANSACTION, Place, PlaceOf, create, wait_for
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.propagation import environment_of
+from tracing_2pc.tracing.sdk.environment import telemetry_settings
 from tracing_2pc.tracing.spans import current_carrier
 
 NAME: Final = "launch-image"
@@ -36,13 +39,29 @@ _SPAN: Final = "tekton.dev/taskrunSpanContext"
 _LAST: Final = 3
 """Lines of a failed command that its reason has."""
 
+_TAIL: Final = 1 << 16
+"""Bytes of its end in which they are looked for."""
+
+_PASSED: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
+    *("TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"),
+    *("DOCKER_CONFIG", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_BUILDKIT"),
+    *("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "REGISTRY_AUTH_FILE"),
+    *("SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "VIRTUAL_ENV"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "no_proxy"),
+)
+"""Variables of ours that a build's command gets, beside those that its file names."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Build:
     """How an image is built: by a command here, or by a Tekton TaskRun.
 
-    A command gets the place to push to in its environment, as `IMAGE`. A TaskRun's
-    `spec` gets it as the param `image`, and the TaskRun these labels.
+    A command gets the place to push to in its environment, as `IMAGE`; of ours it gets
+    what a program needs to run and to push, telemetry's settings without secrets, and
+    what `environment` names. A TaskRun's `spec` gets the place as the param `image`,
+    and the TaskRun these labels.
     """
 
     repository: str
@@ -50,6 +69,7 @@ class Build:
     command: tuple[str, ...] = ()
     task_run: dict[str, Any] | None = None
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: tuple[str, ...] = ()
 
 
 @traced_sink
@@ -113,7 +133,7 @@ class BuiltImage:
         if build.task_run is not None:
             self._run_task(build, transaction, reference)
         else:
-            self._run_command(build.command, transaction, reference)
+            self._run_command(build, transaction, reference)
         failpoint("launch.after_push")
         pushed = place.get(staging)
         if pushed is None:
@@ -174,8 +194,9 @@ class BuiltImage:
             raise ConfigurationError("a recovery builds nothing")
         return self.build
 
-    def _run_command(self, command: Sequence[str], of: str, reference: str) -> None:
-        told = {**os.environ, "IMAGE": reference, "TRANSACTION_ID": of}
+    def _run_command(self, build: Build, of: str, reference: str) -> None:
+        command, told = build.command, _environment_of(build)
+        told |= {"IMAGE": reference, "TRANSACTION_ID": of}
         told |= environment_of(current_carrier())
         # Into a file: a child that the build has left may hold a pipe for ever.
         with tempfile.TemporaryFile() as said:
@@ -234,7 +255,8 @@ class BuiltImage:
 
         wait_for(is_over, self.stopping, f"TaskRun {name}")
         if ended["status"] == "False":
-            said = " ".join(str(ended.get("message") or ended.get("reason")).split())
+            message = without_secrets(str(ended.get("message") or ended.get("reason")))
+            said = " ".join(message.split())
             raise ConfigurationError(f"the build failed: TaskRun {name}: {said}"[:500])
 
 
@@ -248,11 +270,22 @@ def task_name(transaction: str) -> str:
     return f"{transaction.replace('.', '-').replace('_', '-').lower()}-build"
 
 
+def _environment_of(build: Build) -> dict[str, str]:
+    """Return what a build's command gets of our environment."""
+    for name in build.environment:
+        if name not in os.environ:
+            raise ConfigurationError(f"build.environment: {name} is not set here")
+    names = {*_PASSED, *build.environment} & os.environ.keys()
+    return telemetry_settings() | {name: os.environ[name] for name in names}
+
+
 def _last_lines(said: IO[bytes]) -> list[str]:
-    """Return the last lines of what a command has said."""
+    """Return the last lines of what a command has said, without our secrets."""
     end = said.seek(0, os.SEEK_END)
-    said.seek(max(end - (1 << 12), 0))
-    text = said.read().decode(errors="replace")
+    said.seek(max(end - _TAIL, 0))
+    text = without_secrets(said.read().decode(errors="replace"))
+    if end > _TAIL:  # it may begin in the middle of a secret
+        text = re.sub(r"^\S*", "", text)
     lines = (" ".join(line.split())[:200] for line in text.splitlines())
     return [line for line in lines if line][-_LAST:]
 

@@ -22,6 +22,7 @@ from tracing_2pc.launch.suspended_job import BUILT, KINDS, Plan
 from tracing_2pc.launch.waiting import WORD, Place
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEYS: Final = {"job", "build", "check", "participants", "record", "timeout"}
 _QUEUES: Final = "kueue.x-k8s.io/"
 _CUT: Final = 31
@@ -166,11 +167,17 @@ def _job(item: Any) -> dict[str, Any]:
 
 def _build(item: Any, labels: Mapping[str, str]) -> Build:
     item = _object(item, "build")
-    if unknown := {*item} - {"image", "tag", "command", "taskRun"}:
+    if unknown := {*item} - {"image", "tag", "command", "environment", "taskRun"}:
         raise ValueError(f"build: no field {min(map(str, unknown))[:60]!r} here")
     if ("command" in item) == ("taskRun" in item):
         raise ValueError("build: give command or taskRun")
-    task = item.get("taskRun")
+    task, names = item.get("taskRun"), item.get("environment", [])
+    if not isinstance(names, list) or not all(
+        isinstance(name, str) and _VARIABLE.fullmatch(name) for name in names
+    ):
+        raise ValueError("build.environment: expected a list of variables' names")
+    if names and task is not None:
+        raise ValueError("build.environment: a taskRun has none of ours")
     try:
         return Build(
             check_repository(str(item.get("image"))),
@@ -178,6 +185,7 @@ def _build(item: Any, labels: Mapping[str, str]) -> Build:
             _command(item.get("command", ()), "build.command"),
             None if task is None else _object(task, "build.taskRun"),
             labels,
+            tuple(names),
         )
     except ValueError as error:
         raise ValueError(f"build: {error}") from None

@@ -19,7 +19,7 @@ from typing import Any, Final
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import TransactionRecord
-from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.settings import Settings, without_secrets
 from tracing_2pc.core.states import TransactionState, Word
 from tracing_2pc.launch.cluster import Cluster, Object
 from tracing_2pc.launch.launch_file import LaunchFile, application_of
@@ -247,7 +247,7 @@ class Operator:
         told = {
             "phase": str(phase),
             "transaction": None if record is None else str(record.id),
-            "message": why[:_LONGEST],
+            "message": without_secrets(why)[:_LONGEST],
             "observedGeneration": meta["generation"],
         }
         ended = {Phase.COMMITTED, Phase.ROLLED_BACK, Phase.FAILED}

@@ -17,6 +17,7 @@ from typing import Any, Final
 from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.launch.built_image import BuiltImage
 from tracing_2pc.launch.cluster import ChangedError, Cluster, ClusterError, Object
 from tracing_2pc.launch.waiting import (
@@ -302,7 +303,8 @@ class SuspendedJob:
         ):
             for container in (pod.get("status") or {}).get("containerStatuses") or ():
                 if ended := (container.get("state") or {}).get("terminated"):
-                    said = " ".join(str(ended.get("message") or "").split())[-300:]
+                    message = without_secrets(str(ended.get("message") or ""))
+                    said = " ".join(message.split())[-300:]
                     return f"{said or 'it said nothing'} (exit {ended.get('exitCode')})"
         return "its pod is gone"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -18,6 +17,7 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.core.ports import DecisionLog, Tracing
+from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.core.states import Decision
 from tracing_2pc.protocol.retry import RetryPolicy
 
@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 LONGEST_DETAIL: Final = 500
 """Characters that are kept of what failed."""
-
-_CREDENTIALS: Final = re.compile(r"://[^/\s@]*@")
 
 
 def ask_until_answered(ask: Callable[[], T], retry: RetryPolicy) -> T:
@@ -124,8 +122,8 @@ def describe_cause(error: BaseException) -> str:
 
 
 def in_a_line(text: str) -> str:
-    """Return a text as it goes on record: one line, bounded, no password of a URL."""
-    line = _CREDENTIALS.sub("://", " ".join(text.split())).rstrip(": ")
+    """Return a text as it goes on record: one line, bounded, no secret that we know."""
+    line = " ".join(without_secrets(text).split()).rstrip(": ")
     # As each database can hold it, so that a root is the same before and after.
     line = line.replace("\0", "").encode("utf-8", "backslashreplace").decode()
     # The log itself says at the end of a reason what has passed.

@@ -9,6 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.store.engines.urls import describe_place, display_url, secrets_in
 
 BEGIN: Final = "tpc_begin"
@@ -182,8 +183,7 @@ class Database:
         """Return the driver's message in one line, without parameters and passwords."""
         origin = getattr(error, "orig", None)
         text = str(origin).strip().split("\n")[0] if origin else ""
-        for secret in secrets_in(self.url):
-            text = text.replace(secret, "***")
+        text = without_secrets(text, secrets_in(self.url))
         if isinstance(origin, NotNowError):
             return f"{self.address}: {text}"
         return f"{self.address}: {type(origin or error).__name__}: {text}"
@@ -212,21 +212,23 @@ def describe_error(error: Exception) -> str:
     kind, kinds = type(origin), (*type(error).__mro__, *type(origin).__mro__)
     if _SHOWN.isdisjoint(k.__name__ for k in kinds):
         return kind.__name__
-    return f"{kind.__name__}: {str(origin).strip().partition(chr(10))[0][:300]}"
+    line = without_secrets(str(origin).strip().partition("\n")[0])
+    return f"{kind.__name__}: {line[:300]}"
 
 
 def storable(connection: sa.Connection, text: str) -> str:
     """Return a text as the database can hold it: other characters are escaped.
 
     For what came from elsewhere and must go on record, as an answer of a sink. Where
-    the encoding of a PostgreSQL is not UTF-8, all but ASCII is escaped.
+    the encoding of a PostgreSQL is not UTF-8, all but ASCII is escaped. A secret that
+    we know is cut.
     """
     encoding = "utf-8"
     if connection.dialect.name == "postgresql":
         session: Any = connection.connection.driver_connection
         server = session.info.parameter_status("server_encoding")
         encoding = encoding if server in ("UTF8", "SQL_ASCII") else "ascii"
-    text = text.replace("\0", r"\x00")
+    text = without_secrets(text).replace("\0", r"\x00")
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
