@@ -123,10 +123,24 @@ def _silence_of(error: Exception) -> Silence:
 
 
 @functools.cache
-def pool_of(url: str, timeout: float, _pid: int) -> urllib3.HTTPConnectionPool:
-    """Return this process's connections to an address: a fork has others."""
+def pool_of(
+    url: str,
+    timeout: float,
+    _pid: int,
+    ca_file: str | None = None,
+    certificate: tuple[str, str] | None = None,
+) -> urllib3.HTTPConnectionPool:
+    """Return this process's connections to an address: a fork has others.
+
+    A `certificate` of ours is a file with it, and one with its key.
+    """
+    tls: dict[str, Any] = {}
+    if url.startswith("https:"):
+        mine = dict(zip(("cert_file", "key_file"), certificate or (), strict=False))
+        tls = {"ca_certs": ca_file, **mine}
     pool = urllib3.connectionpool.connection_from_url(
         url,
+        **tls,
         maxsize=8,
         block=False,
         blocksize=_BLOCK,

@@ -5,21 +5,20 @@ Written for the API as it is since Kubernetes 1.21; `urllib3` suffices for it.
 
 from __future__ import annotations
 
-import atexit
-import base64
 import dataclasses
-import functools
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
 
 from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.settings import remember_secret, without_secrets
+from tracing_2pc.http.connection import ask, pool_of
+from tracing_2pc.http.contract import NoAnswerError
 
 Object = dict[str, Any]
 
@@ -37,7 +36,10 @@ ROUTES: Final = {
 """Kinds of objects that are asked for: where they stand in the API."""
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_PAGE: Final = 500
+_PAGE: Final = 250
+_MOST_PAGES: Final = 1_000
+_MOST_READ: Final = 1 << 26
+"""Bytes of any answer: of a page, 250 KiB for each object of it."""
 
 
 class ClusterError(TwoPhaseError):
@@ -70,39 +72,37 @@ class Cluster:
     token_file: str | None = None  # read anew for each request: it is rotated
     certificate: tuple[str, str] | None = None
     timeout: float = 30.0
+    namespace: str = "default"  # of what names none, as kubectl takes it
+    acts_as: tuple[tuple[str, str], ...] = ()  # headers: whose rights we want, not ours
 
     @classmethod
     def load(cls) -> Cluster:
         """Return the cluster that this process belongs to, or that kubectl would ask.
 
-        In a pod, that is its service account; else the current context of the file in
-        `KUBECONFIG`, or `~/.kube/config`.
+        In a pod, that is its service account; else the current context of the files in
+        `KUBECONFIG`, of which the first that says something counts, or of
+        `~/.kube/config`.
 
         Raises:
             NoClusterError: neither is there.
-            ConfigurationError: its context signs in by a program, or cannot be read.
+            ConfigurationError: its context says what is not understood here, as a
+                sign-in by a program; or it cannot be read.
         """
         host = os.environ.get("KUBERNETES_SERVICE_HOST")
         if host and "KUBECONFIG" not in os.environ:
             port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
             place = f"[{host}]" if ":" in host else host
             ca, token = _SERVICE_ACCOUNT / "ca.crt", _SERVICE_ACCOUNT / "token"
-            return cls(f"https://{place}:{port}", str(ca), None, str(token))
-        import yaml  # a pod needs none
+            here = cls(f"https://{place}:{port}", str(ca), None, str(token))
+            try:
+                mine = (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8")
+            except OSError:
+                return here
+            return dataclasses.replace(here, namespace=mine.strip())
+        # The command line is not for pods, and a pod needs no YAML.
+        from tracing_2pc.launch.kubeconfig import load
 
-        kept = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
-        try:
-            item = yaml.safe_load(kept.read_text(encoding="utf-8"))
-            return _of_context(item, kept.parent)
-        except OSError as error:
-            raise NoClusterError(
-                f"no Kubernetes cluster: {kept}: {error.strerror}; set KUBECONFIG, or "
-                "run in a pod with a service account"
-            ) from None
-        except (KeyError, TypeError, StopIteration, ValueError, yaml.YAMLError):
-            raise ConfigurationError(
-                f"{kept}: its current context names no server, or cannot be read"
-            ) from None
+        return load()
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """Return an object; None if there is none."""
@@ -116,19 +116,20 @@ class Cluster:
         return list(self._pages(_path(kind, namespace), wanted | {"limit": str(_PAGE)}))
 
     def _pages(self, path: str, query: dict[str, str]) -> Iterator[Object]:
-        while True:
+        for _ in range(_MOST_PAGES):
             page = self._ask("GET", f"{path}?{urlencode(query)}") or {}
             yield from page.get("items") or []
             following = (page.get("metadata") or {}).get("continue")
             if not following:
                 return
             query = {**query, "continue": following}
+        raise ClusterError(f"{self.url}: the list at {path} has no end")
 
-    def create(self, item: Object, *, dry_run: bool = False) -> bool:
-        """Create an object; False if one of its name is there already."""
+    def create(self, item: Object, *, dry_run: bool = False) -> Object | None:
+        """Create an object, and return it as it is kept; None if its name is taken."""
         path = _path(item["kind"], item["metadata"]["namespace"])
         path += "?dryRun=All" * dry_run
-        return self._ask("POST", path, item, exists=True) is not None
+        return self._ask("POST", path, item, exists=True)
 
     def patch(
         self, kind: str, namespace: str, name: str, change: Object, part: str = ""
@@ -155,43 +156,44 @@ class Cluster:
         missing: bool = False,
         exists: bool = False,
     ) -> Object | None:
-        headers = {"Accept": "application/json"}
+        headers = urllib3.HTTPHeaderDict({"Accept": "application/json"})
         if token := self._token():
+            remember_secret(token)
             headers["Authorization"] = f"Bearer {token}"
+        for name, value in self.acts_as:
+            headers.add(name, value)
         if item is not None:
             merge = "application/merge-patch+json"
             headers["Content-Type"] = merge if method == "PATCH" else "application/json"
         asked = f"{method} {path.partition('?')[0]}"
+        body = None if item is None else json.dumps(item).encode()
+        place = urlsplit(self.url)
+        base, target = f"{place.scheme}://{place.netloc}", place.path + path
+        pool = pool_of(base, self.timeout, os.getpid(), self.ca_file, self.certificate)
+        rest = (body, headers, self.timeout, _MOST_READ)
         try:
-            answer = _pool(self, os.getpid()).request(
-                method,
-                self.url + path,
-                body=None if item is None else json.dumps(item).encode(),
-                headers=headers,
-                timeout=self.timeout,
-                retries=False,
-                redirect=False,
-            )
-        except urllib3.exceptions.HTTPError as error:
-            why = f"no answer of {self.url} to {asked} ({type(error).__name__})"
+            status, _, data = ask(pool, method, target, *rest)
+        except NoAnswerError as error:
+            why = f"no answer of {self.url} to {asked} ({error.detail})"
             raise UnreachableError(why) from error
         try:
-            found = json.loads(answer.data)
+            found = json.loads(data)
             assert isinstance(found, dict)  # noqa: S101 - caught below
-        except (AssertionError, ValueError):
+        except (AssertionError, RecursionError, ValueError):
             found = {}
-        if answer.status in (200, 201, 202) and found:
+        if status in (200, 201, 202) and found:
             return found
         reason = found.get("reason")
-        if missing and answer.status == 404 and reason == "NotFound":
+        if missing and status == 404 and reason == "NotFound":
             return None
-        if exists and answer.status == 409 and reason == "AlreadyExists":
+        if exists and status == 409 and reason == "AlreadyExists":
             return None
         kind = ChangedError if reason == "Conflict" else ClusterError
-        if answer.status >= 500 or answer.status == 429 or not found:
+        if status >= 500 or status == 429 or not found:
             kind = UnreachableError
-        why = " ".join(str(found.get("message") or "no reason given").split())[:300]
-        raise kind(f"{self.url} answered {answer.status} to {asked}: {why}")
+        why = without_secrets(str(found.get("message") or "no reason given"))
+        why = " ".join(why.split())[:300]
+        raise kind(f"{self.url} answered {status} to {asked}: {why}")
 
     def _token(self) -> str | None:
         if self.token_file is None:
@@ -202,55 +204,15 @@ class Cluster:
             raise ClusterError(f"{self.token_file}: {error.strerror}") from None
 
 
+def own_namespace() -> str:
+    """Return where what names no namespace goes, as kubectl has it."""
+    try:
+        return Cluster.load().namespace
+    except NoClusterError:
+        return "default"
+
+
 def _path(kind: str, namespace: str, name: str = "") -> str:
     group, plural = ROUTES[kind]
     path = f"{group}/namespaces/{quote(namespace, safe='')}/{plural}"
     return f"{path}/{quote(name, safe='')}" if name else path
-
-
-def _of_context(item: Any, folder: Path) -> Cluster:
-    """Read the current context of a kubeconfig."""
-
-    def named(kind: str, name: str) -> Any:
-        return next(one[kind] for one in item[f"{kind}s"] if one["name"] == name)
-
-    context = named("context", item["current-context"])
-    cluster, user = named("cluster", context["cluster"]), named("user", context["user"])
-    if "exec" in user or "auth-provider" in user:
-        raise ConfigurationError(
-            f"user {context['user']!r} of the kubeconfig signs in by a program: use a "
-            "token or a client's certificate, or run in a pod"
-        )
-
-    def file_of(place: Any, what: str) -> str | None:
-        if data := place.get(f"{what}-data"):
-            return _kept(base64.b64decode(data))
-        return str(folder / place[what]) if place.get(what) else None
-
-    certificate, key = file_of(user, "client-certificate"), file_of(user, "client-key")
-    token_file = user.get("tokenFile")
-    return Cluster(
-        str(cluster["server"]).rstrip("/"),
-        file_of(cluster, "certificate-authority"),
-        user.get("token"),
-        None if token_file is None else str(folder / token_file),
-        (certificate, key) if certificate and key else None,
-    )
-
-
-@functools.cache
-def _kept(content: bytes) -> str:
-    """Put bytes into a file that is gone with this process: TLS reads files only."""
-    handle, path = tempfile.mkstemp(prefix="tpc-kubeconfig-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    atexit.register(Path(path).unlink, missing_ok=True)
-    return path
-
-
-@functools.cache
-def _pool(cluster: Cluster, _pid: int) -> urllib3.PoolManager:
-    certificate, key = cluster.certificate or (None, None)
-    return urllib3.PoolManager(
-        maxsize=8, ca_certs=cluster.ca_file, cert_file=certificate, key_file=key
-    )

@@ -17,6 +17,7 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.core.settings import check_name, check_url, seconds
 from tracing_2pc.launch.built_image import Build
+from tracing_2pc.launch.cluster import own_namespace
 from tracing_2pc.launch.registry import check_repository, check_tag
 from tracing_2pc.launch.suspended_job import BUILT, KINDS, Plan
 from tracing_2pc.launch.waiting import WORD, Place
@@ -47,10 +48,12 @@ class LaunchFile:
     @classmethod
     def read(cls, path: str | Path) -> LaunchFile:
         """Read a file; `ConfigurationError` names the field that is wrong."""
-        import yaml
+        import yaml  # of the extra; an operator needs none of it
+
+        from tracing_2pc.launch.kubeconfig import read_yaml
 
         try:
-            item = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            item = read_yaml(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigurationError(f"{path}: {error.strerror}") from None
         except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -140,7 +143,8 @@ def _job(item: Any) -> dict[str, Any]:
     if manifest.get("kind") not in KINDS:
         raise ValueError("job: expected a Job or a Deployment, as it would be applied")
     meta = _object(manifest.get("metadata"), "job.metadata")
-    meta.setdefault("namespace", "default")
+    if meta.get("namespace") is None:
+        meta["namespace"] = own_namespace()
     for field in ("name", "namespace"):
         if not isinstance(meta.get(field), str) or not _NAME.fullmatch(meta[field]):
             raise ValueError(f"job.metadata.{field}: small letters, digits and dashes")

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import functools
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
-import urllib3
-
+from tracing_2pc.core.addresses import split_address
 from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.settings import remember_secret
+from tracing_2pc.http.connection import ask, pool_of
+from tracing_2pc.http.contract import NoAnswerError
 
 ANNOTATION: Final = "tracing-2pc.transaction"
 """In a staged manifest: its digest is then its own, although the image may be equal."""
 
 MOST: Final = 1 << 18
 """Bytes of a manifest: it goes into the decision log with the votes."""
+
+_MOST_READ: Final = 1 << 22
+"""Bytes of any answer: registries take no longer manifest."""
 
 _KINDS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -33,6 +38,18 @@ _REPOSITORY: Final = re.compile(
     r"(?P<host>[A-Za-z0-9.\-]+(:[0-9]+)?)/(?P<path>[a-z0-9][a-z0-9._/-]*)"
 )
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_NEAR: Final = frozenset({"localhost", "127.0.0.1"})
+"""Hosts that are asked over HTTP: nothing leaves this machine."""
+
+_WANTED: Final = ("service", "scope")
+"""Parameters of a challenge that are asked for."""
+
+_WORD: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_CHALLENGE: Final = re.compile(
+    rf'(?P<name>{_WORD})\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>{_WORD}))'
+    rf"|(?P<scheme>{_WORD})"
+)
+"""What `WWW-Authenticate` has one after another: parameters, and names of schemes."""
 
 
 class RegistryError(TwoPhaseError):
@@ -115,6 +132,11 @@ class Repository:
         if answer.status == 404:
             return None
         self._expect(answer, 200, f"GET of {reference}")
+        if len(answer.data) > MOST:
+            raise ConfigurationError(
+                f"{self.name}:{reference}: its manifest has more than the {MOST} bytes "
+                "that a launch keeps: build for fewer platforms"
+            )
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         found = Manifest(kind, answer.data)
         wanted = answer.headers.get("Docker-Content-Digest", found.digest)
@@ -122,11 +144,6 @@ class Repository:
         if {wanted, by_digest} != {found.digest}:
             raise RegistryError(
                 f"{self.name}:{reference} has another digest than its bytes: {wanted}"
-            )
-        if len(found.content) > MOST:
-            raise ConfigurationError(
-                f"{self.name}:{reference}: its manifest has {len(found.content)} "
-                f"bytes, and a launch keeps {MOST}: build for fewer platforms"
             )
         return found
 
@@ -171,11 +188,12 @@ class Repository:
                 cure = ": let the registry delete (REGISTRY_STORAGE_DELETE_ENABLED)"
             self._expect(answer, 202, f"DELETE of {digest}", cure)
 
-    def _expect(
-        self, answer: urllib3.BaseHTTPResponse, status: int, asked: str, cure: str = ""
-    ) -> None:
+    def _expect(self, answer: _Answer, status: int, asked: str, cure: str = "") -> None:
         if answer.status != status:
             said = ", ".join(sorted(_codes(answer))) or "no reason given"
+            login = _Login.of(self.name)
+            if answer.status == 401 or (answer.status == 403 and not login.basic):
+                cure = cure or login.cure
             raise RegistryError(
                 f"{self.name} answered {answer.status} to {asked} ({said}){cure}"
             )
@@ -186,85 +204,172 @@ class Repository:
         reference: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> urllib3.BaseHTTPResponse:
-        found = _REPOSITORY.fullmatch(self.name)
-        assert found is not None  # noqa: S101 - checked where it was read
-        host, path = found["host"], found["path"]
-        near = host.partition(":")[0] in {"localhost", "127.0.0.1"}
-        url = f"{'http' if near else 'https'}://{host}/v2/{path}/manifests/{reference}"
-        told = dict(headers or {})
-        if basic := _credentials(host):
-            told["Authorization"] = f"Basic {basic}"
-        answer = self._send(method, url, body, told)
-        challenge = answer.headers.get("WWW-Authenticate", "")
-        if answer.status == 401 and challenge.lower().startswith("bearer "):
-            told["Authorization"] = f"Bearer {self._token(challenge, basic)}"
-            answer = self._send(method, url, body, told)
+    ) -> _Answer:
+        host, path = _parts(self.name)
+        base = f"{'http' if _is_near(host) else 'https'}://{host}"
+        target = f"/v2/{path}/manifests/{reference}"
+        told, login = dict(headers or {}), _Login.of(self.name)
+        if login.basic:
+            told["Authorization"] = f"Basic {login.basic}"
+        answer = self._send(method, base, target, body, told)
+        if answer.status == 401 and (words := _bearer_of(answer.challenges)):
+            told["Authorization"] = f"Bearer {self._token(words, login.basic)}"
+            answer = self._send(method, base, target, body, told)
         return answer
 
-    def _token(self, challenge: str, basic: str | None) -> str:
+    def _token(self, words: dict[str, str], basic: str | None) -> str:
         """Ask the place that a challenge names for a token, by our credentials."""
-        words = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-        realm = words.pop("realm", "")
-        if not realm.startswith(("https://", "http://127.0.0.1", "http://localhost")):
-            raise RegistryError(f"{self.name} wants a token of {realm!r}: not asked")
+        base, target = self._realm(words["realm"])
         headers = {"Authorization": f"Basic {basic}"} if basic else {}
-        wanted = {name: words[name] for name in ("service", "scope") if name in words}
-        answer = self._send("GET", realm, None, headers, wanted)
+        wanted = [(name, words[name]) for name in _WANTED if name in words]
+        if wanted:
+            target += f"{'&' if '?' in target else '?'}{urlencode(wanted)}"
+        answer = self._send("GET", base, target, None, headers)
         try:
             item = json.loads(answer.data)
             token = item.get("token") or item["access_token"]
-        except (AttributeError, KeyError, ValueError):
+        except (AttributeError, KeyError, RecursionError, ValueError):
             token = None
-        if not isinstance(token, str):
-            raise RegistryError(f"{realm} answered {answer.status} without a token")
+        if not (isinstance(token, str) and token.isascii() and token.isprintable()):
+            cure = _Login.of(self.name).cure if answer.status == 401 else ""
+            raise RegistryError(
+                f"{base} answered {answer.status} without a token of {self.name}{cure}"
+            )
+        remember_secret(token)
         return token
+
+    def _realm(self, realm: str) -> tuple[str, str]:
+        """Return where a token is asked for; credentials go nowhere else.
+
+        Over HTTPS, or over HTTP from this machine to itself.
+        """
+        near = _is_near(_parts(self.name)[0])
+        try:
+            parts = split_address(realm)
+            safe = parts.scheme == "https" or (
+                parts.scheme == "http" and near and parts.hostname in _NEAR
+            )
+            if not (safe and parts.hostname):
+                raise ValueError("over HTTPS, or on this machine")
+        except ValueError as error:
+            raise RegistryError(
+                f"{self.name} wants a token of {realm[:200]!r}: not asked ({error})"
+            ) from None
+        query = f"?{parts.query}" if parts.query else ""
+        return f"{parts.scheme}://{parts.netloc}", f"{parts.path or '/'}{query}"
 
     def _send(
         self,
         method: str,
-        url: str,
+        base: str,
+        target: str,
         body: bytes | None,
         headers: Mapping[str, str],
-        fields: Mapping[str, str] | None = None,
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> _Answer:
+        pool = pool_of(base, self.timeout, os.getpid())
         try:
-            return _pool(os.getpid()).request(
-                method,
-                url,
-                fields=fields,
-                body=body,
-                headers=headers,
-                timeout=self.timeout,
-                retries=False,
-                redirect=False,
+            status, found, data = ask(
+                pool, method, target, body, headers, self.timeout, _MOST_READ
             )
-        except urllib3.exceptions.HTTPError as error:
-            kind = type(error).__name__
-            raise RegistryError(f"no answer of {self.name} ({kind})") from error
+        except NoAnswerError as error:
+            raise RegistryError(f"no answer of {self.name} ({error.detail})") from error
+        return _Answer(status, found, data)
 
 
-def _codes(answer: urllib3.BaseHTTPResponse) -> set[str]:
+class _Answer(NamedTuple):
+    """What a registry, or the place that gives tokens for it, has answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+    @property
+    def challenges(self) -> str:
+        """Each `WWW-Authenticate`, as if it were one."""
+        return self.headers.get("WWW-Authenticate", "")
+
+
+def _parts(repository: str) -> tuple[str, str]:
+    found = _REPOSITORY.fullmatch(repository)
+    assert found is not None  # noqa: S101 - checked where it was read
+    return found["host"], found["path"]
+
+
+def _is_near(host: str) -> bool:
+    return host.partition(":")[0] in _NEAR
+
+
+def _bearer_of(challenges: str) -> dict[str, str] | None:
+    """Return the parameters of the first challenge that a token answers."""
+    words: dict[str, str] | None = None
+    for found in _CHALLENGE.finditer(challenges):
+        if found["scheme"]:
+            if words and "realm" in words:
+                break
+            words = {} if found["scheme"].lower() == "bearer" else None
+        elif words is not None:
+            quoted = found["quoted"]
+            value = found["plain"] or re.sub(r"\\(.)", r"\1", quoted or "")
+            words.setdefault(found["name"].lower(), value)
+    return words if words and "realm" in words else None
+
+
+def _codes(answer: _Answer) -> set[str]:
     """Return the codes of a registry's error document."""
     try:
         errors = json.loads(answer.data)["errors"]
         return {str(error["code"])[:60] for error in errors}
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         return set()
 
 
-def _credentials(host: str) -> str | None:
-    """Return what `docker login` has kept for a host, as Basic wants it."""
-    folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
+class _Login(NamedTuple):
+    """What `docker login` has kept for a repository's host, as Basic wants it."""
+
+    basic: str | None
+    cure: str  # what to say if the registry refuses who we are
+
+    @classmethod
+    def of(cls, repository: str) -> _Login:
+        """Look it up; its secrets are remembered, and quoted nowhere."""
+        host = _parts(repository)[0]
+        folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
+        path = Path(folder) / "config.json"
+        cure = f": no login of {host} found in {path}: `docker login {host}` writes one"
+        try:
+            item: Any = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, RecursionError, ValueError) as error:
+            return cls(None, f"{cure} (it cannot be read: {type(error).__name__})")
+        auths = item.get("auths") if isinstance(item, dict) else None
+        for key in _keys(repository):
+            kept = auths.get(key) if isinstance(auths, dict) else None
+            if isinstance(kept, dict) and (basic := _basic(kept)):
+                return cls(basic, f": the login of {host} in {path} is refused")
+        return cls(None, f"{cure} (helpers that it names are not called)")
+
+
+def _keys(repository: str) -> Iterator[str]:
+    """Yield the names by which Docker, or podman, keeps a login, the best first."""
+    host, path = _parts(repository)
+    words = path.split("/")
+    yield from ("/".join((host, *words[:n])) for n in range(len(words), 0, -1))
+    for scheme in ("", "https://", "http://"):
+        for end in ("", "/", "/v1/", "/v1", "/v2/", "/v2"):
+            yield f"{scheme}{host}{end}"
+
+
+def _basic(kept: Mapping[str, Any]) -> str | None:
+    """Return an entry's name and password, encoded; None if it has none."""
+    encoded, user, password = map(kept.get, ("auth", "username", "password"))
+    if not encoded and isinstance(user, str) and isinstance(password, str):
+        encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
     try:
-        item: Any = json.loads((Path(folder) / "config.json").read_text())
-        kept = item["auths"][host]["auth"]
-        base64.b64decode(kept, validate=True)
-    except (KeyError, OSError, TypeError, ValueError):
+        kept_bytes = base64.b64decode(str(encoded or ""), validate=True)
+    except ValueError:
         return None
-    return str(kept)
-
-
-@functools.cache
-def _pool(_pid: int) -> urllib3.PoolManager:
-    return urllib3.PoolManager()
+    _, colon, known = kept_bytes.decode(errors="replace").partition(":")
+    if not colon:
+        return None
+    for secret in (str(encoded), known.rstrip("\0")):
+        remember_secret(secret)
+    return str(encoded)
