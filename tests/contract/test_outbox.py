@@ -23,7 +23,7 @@ from support.databases import url
 from support.kinds import outbox_to
 from support.log_tables import copy_database
 from support.metrics import assert_of_the_registry, samples
-from support.participant import World, end, keep
+from support.participant import World, end, keep, refusing
 from support.served import served
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
@@ -150,8 +150,8 @@ def partner() -> Iterator[Partner]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
     monkeypatch.setattr(sender, "POLL", AT_ONCE)
-    monkeypatch.setattr(sender, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(sender, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.LONGEST_PAUSE", 0.02)
 
 
 any_database = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -195,7 +195,7 @@ def pauses(monkeypatch) -> list[float]:
         longest.append(most)
         return 0.0
 
-    monkeypatch.setattr(sender.random, "uniform", uniform)
+    monkeypatch.setattr("random.uniform", uniform)
     return longest
 
 
@@ -484,7 +484,7 @@ def test_a_partner_that_is_down(make, pauses, monkeypatch):
 @any_database
 def test_pauses_grow_and_start_anew(make, partner, pauses, monkeypatch):
     """Each failure doubles the longest pause, up to a cap; a success resets it."""
-    monkeypatch.setattr(sender, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.LONGEST_PAUSE", 0.1)
     partner.plan = [500] * 5 + [200, 500]
     world = make()
     commit(world, T, ids(1, 2))
@@ -837,9 +837,9 @@ def test_a_lease_from_before_a_clock_was_set_back_runs_out(make, queue):
 def test_close_is_quick(make, partner, turns, monkeypatch, when):
     """Nobody waits for a pause or a lease to end, and nothing is sent afterwards."""
     monkeypatch.setattr(sender, "POLL", PATIENT)
-    monkeypatch.setattr(sender, "FIRST_PAUSE", PATIENT)
-    monkeypatch.setattr(sender, "LONGEST_PAUSE", PATIENT)
-    monkeypatch.setattr(sender.random, "uniform", lambda least, most: most)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.FIRST_PAUSE", PATIENT)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.LONGEST_PAUSE", PATIENT)
+    monkeypatch.setattr("random.uniform", lambda least, most: most)
     partner.plan = [500]
     world = make()
     world.resource.start()
@@ -1002,6 +1002,25 @@ def test_a_fault_of_one_application_is_its_own(make, queue, caplog):
     assert [k["key"] for k in world.resource.quarantined()] == [ill]
     assert caplog.text.count("UnicodeEncodeError") == 1
     assert "card" not in caplog.text
+
+
+@any_database
+@pytest.mark.parametrize(
+    "part", ["DELETE FROM outbox_tpc ", "SELECT min(", "UPDATE outbox_tpc_sender"]
+)
+def test_pauses_grow_while_the_database_does_not_answer(make, queue, monkeypatch, part):
+    """The partner gets the same request with the same key, ever more rarely."""
+    monkeypatch.undo()  # the pauses are the product's own
+    monkeypatch.setattr("random.uniform", lambda _, most: most)
+    world = make(sends=False)
+    commit(world, T, ids(1))
+    partner = Answers(lambda request: TAKEN)
+    sending = sender.Sender(queue, partner, LEASE)
+    with refusing(queue, part):
+        assert [sending.turn() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert set(partner.keys) <= {f"{T}.0.1.0"}
+    assert sending.turn() == 0.0
+    assert (partner.keys[-1], world.visible()) == (f"{T}.0.1.0", 0)
 
 
 @any_database

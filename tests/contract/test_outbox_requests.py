@@ -29,7 +29,7 @@ from test_outbox import (
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
-from tracing_2pc.outbox import PartnerRequest, sender
+from tracing_2pc.outbox import PartnerRequest
 
 __all__ = ["make", "pauses", "queue", "quick", "url"]
 
@@ -371,7 +371,7 @@ def test_pauses_grow_until_a_bulk_of_that_size_is_taken(
     make, partner, pauses, monkeypatch
 ):
     """A partner that is overloaded gets less, and later."""
-    monkeypatch.setattr(sender, "LONGEST_PAUSE", PATIENT)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.LONGEST_PAUSE", PATIENT)
     answers = iter([(503, {})] * 4)
     partner.plan = lambda path, lines: next(answers, None) or items()(path, lines)
     world = make(**BULK)

@@ -17,6 +17,10 @@ from support.relay import (
     CrashError,
     Topic,
     TopicRelay,
+    all_turns,
+    at,
+    batches,
+    crash,
     expire,
     listed,
     order,
@@ -32,7 +36,6 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox, publications
 from tracing_2pc.outbox import outbox as blocks
-from tracing_2pc.outbox import publisher as turns
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.queue import Lease
 from tracing_2pc.outbox.relay import OutlastedError, Position
@@ -42,37 +45,6 @@ __all__ = ["url"]
 LEASE = 3 * PATIENT
 STEPS = ("fenced", "begun", "produced", "committed")
 TEXTS = texts("relay")
-MANY = 1_000
-"""Turns: what takes more of them does not end by itself."""
-
-
-def at(step: str, deed: Any) -> Any:
-    """Do something once, at a step of the relay."""
-    left = [step]
-
-    def do(reached: str, about: Any) -> None:
-        if reached in left and (reached == "fenced" or about.transaction is not None):
-            left.remove(reached)
-            deed()
-
-    return do
-
-
-def crash() -> None:
-    raise CrashError
-
-
-def batches(world: World, *numbers: int, application: str = "orders") -> None:
-    for number in numbers:
-        keep(world, f"{application}.{number}.1", ONE)
-
-
-def all_turns(one: Any) -> None:
-    """Take turns until there is nothing to do now."""
-    turns = 0
-    while one.turn() == 0.0:
-        turns += 1
-        assert turns < MANY, "it never comes to rest"
 
 
 @pytest.fixture
@@ -164,9 +136,9 @@ def test_what_a_broker_refuses_waits_in_order_and_others_go_on(
     then: list[str],
 ) -> None:
     """It is on record why; a person has it tried at once, or dropped, signed."""
-    monkeypatch.setattr(turns.random, "uniform", lambda _, most: most)
-    monkeypatch.setattr(turns, "FIRST_PAUSE", pauses)
-    monkeypatch.setattr(turns, "LONGEST_PAUSE", pauses)
+    monkeypatch.setattr("random.uniform", lambda _, most: most)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.FIRST_PAUSE", pauses)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.LONGEST_PAUSE", pauses)
     batches(world, 1, 2)
     batches(world, 5, application="others")
 
@@ -242,15 +214,48 @@ def test_what_readers_do_not_see_is_said(world: World, topic: Topic) -> None:
     assert (listed(world), world.visible(), stored(world, "outbox_tpc")) == ([], 0, 0)
 
 
-def test_a_position_that_is_gone_is_written_anew_while_nothing_is_open(
-    world: World, topic: Topic
+@pytest.mark.parametrize(
+    ("waits", "decide", "which", "then"),
+    [
+        ([], "drop_request", "orders.1.1", []),
+        ([2], "drop_request", "orders.2.1", []),
+        ([2], "send_again", "orders.2.1", ["orders.2.1"]),
+    ],
+)
+def test_a_position_that_is_gone_stops_the_relay(
+    world: World, topic: Topic, waits: list[int], decide: str, which: str, then: Any
 ) -> None:
+    """As at a cluster that has the topics and not the position: an old store would
+    publish again. A person says what is in, signed; then it is written anew.
+    """
     batches(world, 1)
     all_turns(publisher(world, TopicRelay(topic), LEASE))
     topic.position = None
-    batches(world, 2)
+    batches(world, *waits)
+    relay = publisher(world, TopicRelay(topic), LEASE)
+    all_turns(relay)
+    assert [t for t, _ in listed(world)] == [which]
+    assert (topic.transactions(), topic.position) == (["orders.1.1"], None)
+    assert world.resource.gauges()["tpc.outbox.stopped"] == 1
+    getattr(world.resource, decide)(order(which))
+    all_turns(relay)
+    batches(world, 3)
+    all_turns(relay)
+    assert topic.transactions() == ["orders.1.1", *then, "orders.3.1"]
+    assert listed(world) == []
+
+
+def test_a_position_that_is_gone_is_not_written_anew_beside_the_first_publication(
+    world: World, topic: Topic
+) -> None:
+    """It is begun, and nothing was confirmed: it may be in."""
+    batches(world, 1)
+    with pytest.raises(CrashError):
+        all_turns(publisher(world, TopicRelay(topic, at("committed", crash)), LEASE))
+    topic.position = None
     all_turns(publisher(world, TopicRelay(topic), LEASE))
-    assert topic.transactions() == ["orders.1.1", "orders.2.1"]
+    assert [t for t, _ in listed(world)] == ["orders.1.1"]
+    assert topic.transactions() == ["orders.1.1"]
 
 
 def put_back(world: World, file: Path, relay: Publisher) -> World:

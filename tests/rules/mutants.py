@@ -80,6 +80,7 @@ HTTP = "http/client.py::"
 EVIDENCE = "inspection/evidence.py::"
 SURVEY = "inspection/survey.py::"
 PUBLISHER = "outbox/publisher.py::Publisher."
+TURNS = "outbox/turns.py::Turns."
 PUBLICATIONS = "outbox/publications.py::Publications."
 KAFKA_RELAY = "kafka/relay.py::KafkaRelay."
 
@@ -177,6 +178,7 @@ WATCHER_TEST = "contract/test_watcher.py::"
 DURABLE_TEST = "contract/test_answers_durable.py::"
 LOCK_TEST = "contract/test_answers_lock.py::"
 RELAY_TEST = "contract/test_relay.py::"
+RELAY_ERRORS_TEST = "contract/test_relay_errors.py::"
 KILLED_RELAY_TEST = RELAY_TEST + "test_it_is_there_once_wherever_its_process_ends"
 SLEEPING_RELAY_TEST = (
     RELAY_TEST + "test_it_is_there_once_if_a_relay_sleeps_beside_its_successor"
@@ -951,9 +953,44 @@ MUTANTS: Final = (
         OTHER_POSITION_TEST + "[sqlite-gone]",
         edit(
             PUBLISHER + "_take_over",
-            "position is None and begun is None",
+            "position is None and is_new",
             "position is None",
         ),
+    ),
+    mutant(
+        "relay: a position that is gone is written anew although something was sent",
+        RELAY_TEST + "test_a_position_that_is_gone_stops_the_relay"
+        "[sqlite-waits2-send_again-orders.2.1-then2]",
+        edit(
+            PUBLISHER + "_take_over",
+            "begun is None and not confirmed.number",
+            "begun is None",
+        ),
+    ),
+    mutant(
+        "relay: it goes on with a store that went back",
+        RELAY_ERRORS_TEST
+        + "test_a_replica_that_is_behind_publishes_nothing_again[sqlite-confirmed]",
+        edit(
+            PUBLICATIONS + "begin",
+            "BEGUN in rows or rows[CONFIRMED].position != confirmed",
+            "BEGUN in rows",
+        ),
+    ),
+    mutant(
+        "relay: it confirms in a store that went back",
+        RELAY_ERRORS_TEST
+        + "test_a_replica_that_is_behind_publishes_nothing_again[sqlite-committed]",
+        edit(
+            PUBLICATIONS + "confirm",
+            "if begun is None or begun.position != position: ...",
+        ),
+    ),
+    mutant(
+        "relay: after an error of its database it believes what it knew",
+        RELAY_ERRORS_TEST
+        + "test_an_error_of_the_database_costs_a_pause[sqlite-answer]",
+        edit(TURNS + "_start_over", "self._forget()"),
     ),
     mutant(
         "relay: after a publication that failed the position is not read",
@@ -1045,8 +1082,8 @@ MUTANTS: Final = (
         + "test_a_store_that_was_put_back_stops_the_relay[send_again-orders.3.1-then2]",
         edit(
             PUBLISHER + "_take_over",
-            "SIGNED in __r or (position is None and begun is None)",
-            "position is None and begun is None",
+            "SIGNED in __r or (position is None and is_new)",
+            "position is None and is_new",
         ),
     ),
 )

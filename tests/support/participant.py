@@ -269,6 +269,27 @@ def writing_rows(world: World, meanwhile: Callable[[], object]) -> Iterator[list
         del writer.load
 
 
+def failed(statement: str) -> sa.exc.OperationalError:
+    """Make the error of a database that does not answer."""
+    return sa.exc.OperationalError(statement, {}, Exception("the server was restarted"))
+
+
+@contextlib.contextmanager
+def refusing(made: World | Any, part: str) -> Iterator[None]:
+    """Let each statement fail that has this in it."""
+
+    def execute(_: Any, __: Any, statement: str, about: Any, *___: Any) -> None:
+        if part in f"{statement} {about}":
+            raise failed(statement)
+
+    engine = database_of(made).engine
+    sa.event.listen(engine, "before_cursor_execute", execute)
+    try:
+        yield
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", execute)
+
+
 def queue_of(world: World) -> Any:
     """What a notifier has to send, to do in the place of its sender."""
     return world.resource._queue

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from support.participant import World, database_of
+from support.branches import ONE
+from support.participant import World, database_of, keep
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import BranchId, RequestKey, TransactionId
 from tracing_2pc.core.states import Refusal, RequestState
@@ -16,6 +17,9 @@ from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message, Position, Publication, Readers
 from tracing_2pc.participant.requests import RequestOrder, RequestQuery
+
+MANY: Final = 1_000
+"""Turns: what takes more of them does not end by itself."""
 
 
 class FencedError(Exception):
@@ -131,6 +135,35 @@ def publisher(world: World, relay: Any, lease: float) -> Publisher:
     """One more process that wants to publish; who held the lease is silent."""
     expire(world)
     return Publisher(world.resource._queue, relay, lease)
+
+
+def at(step: str, deed: Any) -> Any:
+    """Do something once, at a step of the relay."""
+    left = [step]
+
+    def do(reached: str, about: Any) -> None:
+        if reached in left and (reached == "fenced" or about.transaction is not None):
+            left.remove(reached)
+            deed()
+
+    return do
+
+
+def crash() -> None:
+    raise CrashError
+
+
+def batches(world: World, *numbers: int, application: str = "orders") -> None:
+    for number in numbers:
+        keep(world, f"{application}.{number}.1", ONE)
+
+
+def all_turns(one: Any) -> None:
+    """Take turns until there is nothing to do now."""
+    turns = 0
+    while one.turn() == 0.0:
+        turns += 1
+        assert turns < MANY, "it never comes to rest"
 
 
 def expire(world: World) -> None:

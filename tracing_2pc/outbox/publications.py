@@ -29,6 +29,7 @@ from tracing_2pc.outbox.turns import LeaseLostError
 from tracing_2pc.participant.answers import BranchRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
+from tracing_2pc.store.engines.database import storable
 
 _PAGE: Final = 4
 _SLICE: Final = 40
@@ -114,6 +115,11 @@ class Publications(Queue):
 
     # --- the relay's turn ------------------------------------------------------------
 
+    @property
+    def sessions_lost(self) -> int:
+        """How many of this process have ended by themselves."""
+        return self._database.connections.sessions_lost
+
     def positions(self) -> tuple[str, Mapping[str, PositionRow]]:
         """Return the journal's id, and what is on record of positions."""
         with self._database.read() as connection:
@@ -125,14 +131,20 @@ class Publications(Queue):
         with self._database.read() as connection:
             return connection.scalar(sa.select(self.queue.c.tag).limit(1)) is None
 
-    def begin(self, holder: str, passed: Sequence[str]) -> Publication | None:
+    def begin(
+        self, holder: str, passed: Sequence[str], confirmed: Position
+    ) -> Publication | None:
         """Begin the next publication, durably; None if nothing waits.
 
         It is not the turn of the applications `passed`, unless a person said so.
+
+        Raises:
+            LeaseLostError: on record something is begun, or another position than
+                this one is confirmed, as after a fail-over to a replica that is behind.
         """
         with self._held(holder) as connection:
             rows = self._positions(connection)
-            if BEGUN in rows:  # another thread of ours, or nobody: look again
+            if BEGUN in rows or rows[CONFIRMED].position != confirmed:
                 raise LeaseLostError
             still = self.refused_applications(connection) if passed else set()
             firsts = [
@@ -210,9 +222,16 @@ class Publications(Queue):
                 return
 
     def confirm(self, holder: str, position: Position) -> None:
-        """Note, durably, that a publication is in; its rows stay until it is seen."""
+        """Note, durably, that a publication is in; its rows stay until it is seen.
+
+        Raises:
+            LeaseLostError: it is not what is begun on record, as after a fail-over.
+        """
         transaction = TransactionId.parse(position.transaction)
         with self._held(holder) as connection:
+            begun = self._positions(connection).get(BEGUN)
+            if begun is None or begun.position != position:
+                raise LeaseLostError
             self._settle(connection, transaction, position.number)
             self._put(connection, CONFIRMED, position)
             self._clear(connection, BEGUN)
@@ -225,16 +244,17 @@ class Publications(Queue):
     def refuse(self, holder: str, transaction: TransactionId, why: str) -> None:
         """Note, until it is published, why its application waits."""
         q, key = self.quarantine.c, str(key_of(transaction))
-        again = self.quarantine.update().where(q.key == key).values(body=why)
-        row = {"key": key, "body": why, "status": 0, "since": self._clock()}
         with self._held(holder) as connection:
+            why = storable(connection, why)
+            again = self.quarantine.update().where(q.key == key).values(body=why)
+            row = {"key": key, "body": why, "status": 0, "since": self._clock()}
             if not connection.execute(again).rowcount:
                 connection.execute(self.quarantine.insert().values(row))
 
     def note(self, holder: str, state: str, position: Position, why: str) -> None:
         """Note why something is not as it must be; since when it is so stays."""
         with self._held(holder) as connection:
-            row = self._positions(connection).get(state)
+            row, why = self._positions(connection).get(state), storable(connection, why)
             if row is None or row.why != why:
                 self._put(connection, state, position, why, row.since if row else None)
 
@@ -275,17 +295,19 @@ class Publications(Queue):
         return found
 
     def delete_published(self) -> bool:
-        """Delete one portion of rows that are done with; False if none are left."""
+        """Delete one portion of rows that are done with; False if none can be now."""
         q, r = self.queue.c, self.request.c
         some = sa.select(q.tag).where(q.published == _DONE).limit(1)
         with self._database.unlocked() as connection:
             if (tag := connection.scalar(some)) is None:
                 return False
-            self._database.delete_slice(connection, self.request.name, tag, _SLICE)
+            name = self.request.name
+            deleted = self._database.delete_slice(connection, name, tag, _SLICE)
             left = sa.select(r.tpc_row).where(r.tpc_tag == tag).limit(1)
             if connection.execute(left).first() is None:
                 connection.execute(self.queue.delete().where(q.tag == tag))
-        return True
+                return True
+        return deleted > 0
 
     @contextlib.contextmanager
     def _held(self, holder: str) -> Iterator[Connection]:

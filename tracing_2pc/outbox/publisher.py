@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
-import random
 import time
 from typing import Final
 
@@ -15,7 +15,6 @@ from tracing_2pc.core import names
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import Carrier, log_fields
-from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.outbox.publications import (
     BEGUN,
     CONFIRMED,
@@ -27,19 +26,29 @@ from tracing_2pc.outbox.publications import (
     Publications,
 )
 from tracing_2pc.outbox.relay import OutlastedError, Position, Publication, Relay
-from tracing_2pc.outbox.turns import LeaseLostError, Turns
-from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.outbox.turns import (
+    LONGEST_PAUSE,
+    LeaseLostError,
+    Turns,
+    pause_after,
+)
+from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.spans import span
 
 POLL: Final = 0.1
 LOOK: Final = 1.0
-FIRST_PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
 """Seconds: between two looks at the queue, and at readers while there is something in
-it; after a publication that failed."""
+it."""
 
 LONGEST_OUTLASTED: Final = 86_400.0
 """Seconds before one that takes too long is tried again, at most."""
+
+_NO_ANSWER: Final = (
+    sa.exc.OperationalError,
+    sa.exc.InterfaceError,
+    sa.exc.TimeoutError,
+)
+"""Errors of a database that are of no application."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +63,8 @@ class Publisher(Turns):
     A process that takes over fences whoever published before, and reads the position
     that is in there. Equal to what is begun: that is in. Equal to what is confirmed: it
     is not, and is published again. Anything else means that store or broker was put
-    back, or cloned: it stops, for a person. The same follows anything that a
-    publication raises, because nobody knows then what became of it.
+    back, or cloned: it stops, for a person. The same follows any error of a turn: the
+    position is read again, and so is what is on record.
     """
 
     _queue: Publications
@@ -67,6 +76,9 @@ class Publisher(Turns):
 
     def _forget(self) -> None:
         self._is_taken_over = False
+        self._sessions_lost = 0
+        self._confirmed = Position()  # by this process, or found when it took over
+        self._is_reported = False  # that turns fail is on record still
         self._is_expecting = False  # what an earlier process has published
         # By application, after publications that failed: how many, and until when.
         self._failed: dict[str, tuple[int, float]] = {}
@@ -74,7 +86,7 @@ class Publisher(Turns):
         self._looked, self._asked = 0.0, -float("inf")
         self._seen = 0
         self._is_hidden = False
-        self._relay.let_go()
+        self._let_go()
 
     def stop(self) -> None:
         """End the publication under way, give the lease back, and stay stopped."""
@@ -82,11 +94,22 @@ class Publisher(Turns):
         if self._thread is None or not self._thread.is_alive():
             self._relay.close()
 
+    def _let_go(self) -> None:
+        with contextlib.suppress(Exception):  # whatever it holds, a successor fences
+            self._relay.let_go()
+
+    def _report(self, why: str) -> None:
+        why = f"turns of the relay fail: {why}"
+        with contextlib.suppress(sa.exc.SQLAlchemyError, LeaseLostError):
+            self._queue.note(self._holder, UNREADABLE, Position(), why)
+
     def _take_turn(self) -> float:
         if time.monotonic() - self._asked > LONGEST_PAUSE:
             self._asked = time.monotonic()
             self._ask_what_fits()
             self._keep_lease()
+        if self._sessions_lost != (lost := self._queue.sessions_lost):
+            self._is_taken_over, self._sessions_lost = False, lost
         if not self._is_taken_over and (pause := self._take_over()):
             return pause
         now = time.monotonic()
@@ -94,7 +117,7 @@ class Publisher(Turns):
         if is_waiting:
             passed = [name for name, (_, until) in self._failed.items() if until > now]
             self._keep_lease()
-            publication = self._queue.begin(self._holder, passed)
+            publication = self._queue.begin(self._holder, passed, self._confirmed)
             if publication is not None and not self._publish(publication):
                 return 0.0
         pause = LOOK if is_waiting else LONGEST_PAUSE
@@ -102,6 +125,9 @@ class Publisher(Turns):
             self._looked = now
             self._look_at_readers()
         has_deleted = is_waiting and self._queue.delete_published()
+        if self._is_reported:
+            self._queue.clear(self._holder, UNREADABLE)
+            self._is_reported = False
         return 0.0 if has_deleted or publication is not None else POLL
 
     def _ask_what_fits(self) -> None:
@@ -141,7 +167,8 @@ class Publisher(Turns):
             _, rows = self._queue.positions()
             confirmed = rows[CONFIRMED].position
             begun = rows[BEGUN].position if BEGUN in rows else None
-            if SIGNED in rows or (position is None and begun is None):
+            is_new = begun is None and not confirmed.number
+            if SIGNED in rows or (position is None and is_new):
                 only = Publication(confirmed, None, Carrier(), keep=self._keep_on)
                 self._relay.publish(only)
                 position = confirmed
@@ -157,6 +184,7 @@ class Publisher(Turns):
             return self._halt(confirmed, begun, position)
         elif begun is not None:
             self._queue.withdraw(self._holder)
+        self._confirmed = position
         if not self._is_expecting:
             topics = self._queue.topics_unseen(self._keep_lease)
             try:
@@ -164,7 +192,9 @@ class Publisher(Turns):
             except Exception as error:  # noqa: BLE001 - as above
                 return self._wait_for_position(error)
             self._is_expecting = True
-        self._queue.clear(self._holder, UNREADABLE, SIGNED)
+        self._is_reported = self._failures > 0  # until a turn succeeds
+        done = (SIGNED,) if self._is_reported else (SIGNED, UNREADABLE)
+        self._queue.clear(self._holder, *done)
         if self._said:
             logger.warning("outbox: it publishes again")
         self._is_taken_over, self._unreadable, self._said = True, 0, ""
@@ -177,12 +207,11 @@ class Publisher(Turns):
         if why != self._said:
             logger.warning("outbox: nothing is published: %s", why)
         self._said = why
-        return _pause_after(self._unreadable)
+        return pause_after(self._unreadable)
 
     def _halt(
         self, confirmed: Position, begun: Position | None, position: Position | None
     ) -> float:
-        found = position or Position()
         why = (
             f"the broker has {_words(position)}, here {_words(begun)} is begun and "
             f"{_words(confirmed)} confirmed: store or broker was put back, or cloned"
@@ -191,7 +220,7 @@ class Publisher(Turns):
             why = f"{why}; {self._relay.ends()}"
         except Exception:
             logger.warning("outbox: the ends of topics cannot be read", exc_info=True)
-        self._queue.note(self._holder, STOPPED, found, why)
+        self._queue.note(self._holder, STOPPED, position or Position(), why)
         logger.error("outbox: the relay has stopped, a person must decide: %s", why)
         return LONGEST_PAUSE
 
@@ -218,17 +247,19 @@ class Publisher(Turns):
                     step.set("error.type", type(error).__name__)
                     raise
         except (LeaseLostError, _StoppingError):
-            self._is_taken_over = False
             raise LeaseLostError from None
+        except _NO_ANSWER:
+            raise
         except Exception as error:  # noqa: BLE001 - what became of it is read next
             self._is_taken_over = False
             self._held = -float("inf")  # who took over has fenced this one
-            self._relay.let_go()
+            self._let_go()
             self._back_off(publication, error)
             return False
         failpoint("relay.before_confirm")
         self._failed.pop(transaction.application, None)
         self._queue.confirm(self._holder, publication.position)
+        self._confirmed = publication.position
         return True
 
     def _keep_on(self) -> None:
@@ -241,14 +272,17 @@ class Publisher(Turns):
         transaction = publication.transaction
         assert transaction is not None  # noqa: S101 - for the type checker
         failures = self._failed.get(transaction.application, (0, 0.0))[0] + 1
-        pause = _pause_after(failures)
+        pause = pause_after(failures)
         if isinstance(error, OutlastedError):  # others, and readers, wait for each try
             pause = min(error.seconds * 4**failures, LONGEST_OUTLASTED)
         until = time.monotonic() + pause
         self._failed[transaction.application] = (failures, until)
         # Another's message may hold the record.
-        is_ours = isinstance(error, TwoPhaseError)
-        why = str(error) if is_ours else f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, TwoPhaseError):
+            why = str(error)
+        elif isinstance(error, sa.exc.SQLAlchemyError):
+            why = f"its messages cannot be read: {describe_error(error)}"
         self._queue.refuse(self._holder, transaction, why)
         logger.warning(
             "outbox: not published, again later: transaction=%s pause=%.1f: %s",
@@ -257,13 +291,6 @@ class Publisher(Turns):
             why,
             extra=log_fields(transaction, publication.carrier),
         )
-
-
-def _pause_after(failures: int) -> float:
-    retry = RetryPolicy(
-        SystemClock(), FIRST_PAUSE, LONGEST_PAUSE, uniform=random.uniform
-    )
-    return retry.pause_before(failures + 1)
 
 
 def _words(position: Position | None) -> str:

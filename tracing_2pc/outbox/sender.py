@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import itertools
 import logging
-import random
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -14,19 +13,14 @@ from typing import Final
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import log_fields
-from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.outbox.partner import LONGEST_ASKED, Partner, PartnerAnswer
 from tracing_2pc.outbox.partner_request import in_bulks
 from tracing_2pc.outbox.queue import MOST_REFUSALS, Queue, Request
-from tracing_2pc.outbox.turns import Turns
-from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.outbox.turns import Turns, pause_after
 from tracing_2pc.tracing.propagation import thin_out_after
 
 POLL: Final = 0.5
 """Seconds between two reads of the queue: another process may have committed."""
-
-FIRST_PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
 
 TRIES: Final = 10
 """After so many in vain the partner is sent the next request, too."""
@@ -279,10 +273,7 @@ class Sender(Turns):
         if waiting.key != request.key:
             waiting.key, waiting.tries = request.key, 0
         waiting.tries += len(bulk) == 1
-        retry = RetryPolicy(
-            SystemClock(), FIRST_PAUSE, LONGEST_PAUSE, uniform=random.uniform
-        )
-        pause = retry.pause_before(waiting.failures + 1)
+        pause = pause_after(waiting.failures)
         pause = max(pause, min(answer.retry_after, LONGEST_ASKED))
         waiting.resume = time.monotonic() + pause
         why = answer.why or f"the partner answered {answer.code or 'nothing'}"

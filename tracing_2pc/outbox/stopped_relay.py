@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection
 
@@ -21,6 +21,7 @@ from tracing_2pc.outbox.publications import (
     HIDDEN,
     STOPPED,
     UNREADABLE,
+    PositionRow,
     Publications,
     key_of,
 )
@@ -75,7 +76,7 @@ class StoppedRelay(Quarantine):
         """Yield what waits for another reason than a refusal: since when, and why."""
         rows = self._publications.on_record(connection)
         waiting = self._publications.waiting(connection)
-        last = rows.get(STOPPED, rows[CONFIRMED]).position.transaction
+        last = _last_of(rows)
         latest = [TransactionId.parse(last)] if last else []
         if (stop := rows.get(STOPPED)) is not None:
             since = 0.0
@@ -152,7 +153,7 @@ class StoppedRelay(Quarantine):
         transactions = [w.transaction for w in waiting]
         if stop is None and self._last(connection, order.key).action == action:
             return
-        is_last = action == DROP and stop and stop.position.transaction == str(wanted)
+        is_last = action == DROP and _last_of(rows) == str(wanted)
         if stop is None or not (wanted in transactions or is_last):
             detail = f"transaction {wanted} does not wait for a person here"
             raise RefusalError(Refusal.UNKNOWN, detail)
@@ -165,3 +166,9 @@ class StoppedRelay(Quarantine):
         # What is begun next gets a number that is in no copy of the store.
         anew = confirmed._replace(number=number + 1)
         self._publications.go_on(connection, transactions[:line], anew)
+
+
+def _last_of(rows: Mapping[str, PositionRow]) -> str:
+    """Return what the broker has last; where it has no position, what was confirmed."""
+    confirmed = rows[CONFIRMED].position.transaction
+    return (rows[STOPPED].position.transaction if STOPPED in rows else "") or confirmed

@@ -5,21 +5,37 @@ from __future__ import annotations
 import abc
 import atexit
 import logging
+import random
 import secrets
 import threading
 import time
+from typing import Final
 
 import sqlalchemy as sa
 
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.outbox.queue import Lease, Queue
+from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store.engines.database import describe_error
+
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds after a failure, at most; the pauses double with each further one."""
 
 logger = logging.getLogger(__name__)
 
 
 class LeaseLostError(Exception):
     """What was read of the queue may be old: another process may have sent it."""
+
+
+def pause_after(failures: int) -> float:
+    """Return how long to wait after so many failures in a row; seconds."""
+    retry = RetryPolicy(
+        SystemClock(), FIRST_PAUSE, LONGEST_PAUSE, uniform=random.uniform
+    )
+    return retry.pause_before(failures + 1)
 
 
 class Turns(abc.ABC):
@@ -39,15 +55,19 @@ class Turns(abc.ABC):
         self._thread: threading.Thread | None = None
         self._holder = secrets.token_hex(16)
         self._held = -float("inf")
+        self._failures = 0  # of turns, in a row
         self._forget()
 
     @abc.abstractmethod
     def _forget(self) -> None:
-        """Forget all that is known here: whoever has sent meanwhile knows better."""
+        """Drop what was read or concluded: another process may have sent since."""
 
     @abc.abstractmethod
     def _take_turn(self) -> float:
         """Send what can be sent; return seconds until the queue is read again."""
+
+    def _report(self, why: str) -> None:  # noqa: B027 - a sender has no place for it
+        """Put on record why turns fail, if that can be done."""
 
     def start(self) -> None:
         """Start the thread of this process, once."""
@@ -77,38 +97,52 @@ class Turns(abc.ABC):
             self._wake.clear()
             if self._stopping.is_set():  # after clear: a stop before it is not missed
                 break
-            try:
-                pause = self.turn()
-            except sa.exc.SQLAlchemyError as error:
-                why = describe_error(error)
-                logger.warning("outbox: the database did not answer: %s", why)
-                pause = self._lease / 3
-                self._give_up()
-            except Exception:  # the queue is kept, and looked at again
-                logger.warning("outbox: nothing sent, will look again", exc_info=True)
-                pause = self._lease / 3
-                self._give_up()
-            self._wake.wait(pause)
+            pause = self.turn()
+            # A commit does not end the pause after a failure.
+            (self._stopping if self._failures else self._wake).wait(pause)
         try:
             self._queue.let_go(self._holder)
         except sa.exc.SQLAlchemyError:
             logger.info("outbox: the lease runs out by itself")
 
-    def _give_up(self) -> None:
-        """Forget all, once the lease may be another's: it could not be asked."""
-        if time.monotonic() - self._held > self._lease:
-            self._held = -float("inf")
-            self._forget()
-
     def turn(self) -> float:
-        """Send what can be sent; return seconds until the queue is read again."""
-        if self._hold() is Lease.REFUSED:
-            return self._lease / 3
+        """Send what can be sent; return seconds until the queue is read again.
+
+        Whatever goes wrong in a turn, the next one starts over from the database.
+        """
         try:
-            return self._take_turn()
-        except LeaseLostError:
-            self._held = -float("inf")  # ask again, however short ago it was held
+            is_held = self._hold() is not Lease.REFUSED
+            pause = self._take_turn() if is_held else self._lease / 3
+        except Exception as error:  # noqa: BLE001 - the queue is kept, and read again
+            return self._start_over(error)
+        self._failures = 0
+        return pause
+
+    def _start_over(self, error: Exception) -> float:
+        """Drop all that is known here, and say why; return seconds to wait.
+
+        Whether a change was made whose commit was not answered, only the database says.
+        The pauses outlast the lease in the end: then another process can try.
+        """
+        self._failures += 1
+        self._held = -float("inf")
+        self._forget()
+        is_lost = isinstance(error, LeaseLostError)
+        if is_lost and self._failures == 1:
             return 0.0
+        pause, why = pause_after(self._failures), describe_error(error)
+        if is_lost:
+            why = "what is on record changes"
+            logger.warning("outbox: nothing is sent: pause=%.1f: %s", pause, why)
+        elif isinstance(error, sa.exc.SQLAlchemyError):
+            text = "outbox: the database did not answer: pause=%.1f: %s"
+            logger.warning(text, pause, why)
+        else:
+            text = "outbox: a turn has failed: pause=%.1f"
+            logger.warning(text, pause, exc_info=error)
+        if self._failures > 1:
+            self._report(why)
+        return pause
 
     def _hold(self) -> Lease:
         """Hold the lease for at least two thirds of its time from now.

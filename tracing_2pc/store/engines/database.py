@@ -38,6 +38,8 @@ class Database:
     are options of those that are not flushed, or read one snapshot and wait for no
     lock. `clock` is an SQL expression in Unix seconds. `failure` makes what is raised
     instead of SQLAlchemy's errors, from the text and whether that says what mends it.
+    `sessions_lost` counts the sessions of this process that ended by themselves: what
+    answers the next one may be another server.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class Database:
     ) -> None:
         engine.update_execution_options(**{PLACE: describe_place(url)})
         sa.event.listen(engine, "begin", _begin)  # before engines are derived from it
+        sa.event.listen(engine, "invalidate", self._count_lost)
+        self.sessions_lost = 0
         self.url = url
         self.durable_engine = engine
         self.relaxed_engine = engine.execution_options(**relaxed)
@@ -62,6 +66,9 @@ class Database:
         self._durability_queries = durability_queries
         self._failure = failure
         after_fork(self._leave_inherited_sessions)
+
+    def _count_lost(self, *_: object) -> None:
+        self.sessions_lost += 1
 
     def _leave_inherited_sessions(self) -> None:
         # Kept, not closed: that would end sessions that the parent still uses.
