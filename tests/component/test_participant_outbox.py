@@ -14,6 +14,7 @@ from support.branches import json_lines, records
 from support.kinds import outbox_to, sqlite_url
 from support.participant import World, select
 from support.texts import texts
+from support.transports import OTHERS, TRANSPORTS
 from support.waiting import PATIENT, until
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -87,7 +88,37 @@ def test_close_gives_the_lease_back(make, partner):
     until(lambda: len(partner.got) == 1)
 
 
-def test_no_thread_before_the_first_request(make):
+@pytest.mark.parametrize("transport", OTHERS)
+def test_what_waits_is_sent_before_the_first_request(make, partner, transport):
+    """A service that was started again waits for nobody who asks it something."""
+    world = make(sends=False)
+    send(world, T, ids(1))
+    with TRANSPORTS[transport].serve(make().app):
+        until(lambda: backlog(world.resource) == 0)
+
+
+@pytest.mark.parametrize("reloads", [False, True])
+def test_an_application_that_runs_alone_sends_at_once(
+    make, partner, monkeypatch, reloads
+):
+    """A reloader's first process, which serves nothing, sends nothing."""
+    world = make(sends=False)
+    send(world, T, ids(1))
+
+    def serve(*_: Any, **__: Any) -> None:
+        names = {thread.name for thread in threading.enumerate()}
+        assert ("tpc-outbox-sender" in names) is not reloads
+        if not reloads:
+            until(lambda: backlog(world.resource) == 0)
+        served.append(True)
+
+    served: list[bool] = []
+    monkeypatch.setattr("werkzeug.serving.run_simple", serve)
+    make().app.run("127.0.0.1", 0, use_reloader=reloads)
+    assert served == [True]
+
+
+def test_no_thread_before_a_process_serves(make):
     """The sender starts in the process that answers, so after a server's fork."""
     world = make()
     for sends in (False, True):

@@ -50,6 +50,7 @@ from tracing_2pc.http.bridge import (
     Answered,
     WsgiApplication,
     ask_application,
+    start_sending,
 )
 from tracing_2pc.http.error_responses import FAULT, OK, STATUSES, Problem
 from tracing_2pc.http.serving import parse_address
@@ -192,6 +193,7 @@ class GrpcServer:
         self.url = f"{'grpc' if certificate is None else 'grpcs'}://{place}:{port}"
 
     def __enter__(self) -> GrpcServer:
+        start_sending(self._application)
         self._server.start()
         return self
 

@@ -18,6 +18,9 @@ PROVEN: Final = "tpc.token_digest"
 PARTICIPANT: Final = "tracing_2pc.participant"
 """Where a Flask application has, among its extensions, the participant's routes."""
 
+STARTS: Final = "tracing_2pc.starts"
+"""Where it has what a process that serves it calls at its start."""
+
 WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -27,6 +30,15 @@ class Answered(NamedTuple):
     status: int
     content_type: str
     body: bytes
+
+
+def start_sending(application: Any) -> None:
+    """Start what runs in the background, in a process that serves, after its fork.
+
+    Without it the first request does so.
+    """
+    for start in getattr(application, "extensions", {}).get(STARTS, ()):
+        start()
 
 
 def ask_application(

@@ -25,6 +25,7 @@ from typing import Any, Final
 from gunicorn.http.body import Body, LengthReader
 from gunicorn.workers.gthread import ThreadWorker
 
+from tracing_2pc.http.bridge import start_sending
 from tracing_2pc.http.time_limits import end_reading
 
 HEAD: Final = 3.0  # seconds in which the head of a request must be whole
@@ -44,6 +45,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         """Take no path from a header: a proxy's rules are about the one it saw."""
         self.cfg.set("forwarder_headers", "")
         super().init_process()
+
+    def load_wsgi(self) -> None:
+        """Start what an outbox sends, after the fork and before the first request."""
+        super().load_wsgi()
+        start_sending(self.wsgi)
 
     def enqueue_req(self, conn: Any) -> None:
         """Give a request to a thread once its head is whole. Runs in the main loop."""

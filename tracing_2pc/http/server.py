@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 from functools import partial
+from typing import Any
 
 from flask import Blueprint, Response, jsonify, request
+from werkzeug.serving import is_running_from_reloader
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import TransactionId
@@ -15,7 +18,7 @@ from tracing_2pc.core.ports import Step
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.http import contract, forms
-from tracing_2pc.http.bridge import PARTICIPANT
+from tracing_2pc.http.bridge import PARTICIPANT, STARTS, start_sending
 from tracing_2pc.http.error_responses import (
     OK,
     Problem,
@@ -103,10 +106,17 @@ class _Routes(Views):
         post("/outbox/again", endpoint="again")(self.order)
         post("/outbox/drop", endpoint="drop")(self.order)
         get("/whoami")(self.whoami)
-        # Here and not at import: a worker's threads must be its own.
+        # Not at import: a worker's threads must be its own. Servers of ours, and
+        # `app.run`, start it before the first request.
         made.before_request(self.resource.start)
-        made.record(lambda state: state.app.extensions.update({PARTICIPANT: self}))
+        made.record(lambda state: self._join(state.app))
         return made
+
+    def _join(self, app: Any) -> None:
+        app.extensions[PARTICIPANT] = self
+        app.extensions.setdefault(STARTS, []).append(self.resource.start)
+        if len(app.extensions[STARTS]) == 1:
+            _start_with_run(app)
 
     def prepare(self) -> Response:
         with self.serving("prepare", "prepare") as (caller, step):
@@ -167,6 +177,21 @@ class _Routes(Views):
     def ready(self) -> Response:
         trouble = self.resource.ready()
         return jsonify(status="ready", **({"trouble": trouble} if trouble else {}))
+
+
+def _start_with_run(app: Any) -> None:
+    """Let `app.run` start what runs in the background; other servers are told to."""
+    run = app.run
+
+    @functools.wraps(run)
+    def start_and_run(*place: Any, **options: Any) -> None:
+        # A reloader runs it twice: the first process serves nothing.
+        reloads = options.get("use_reloader", options.get("debug", app.debug))
+        if not reloads or is_running_from_reloader():
+            start_sending(app)
+        run(*place, **options)
+
+    app.run = start_and_run
 
 
 def _answer(step: Step, transaction: TransactionId, answer: Answer) -> Response:

@@ -23,7 +23,12 @@ from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.http.bridge import PARTICIPANT, Answered, ask_application
+from tracing_2pc.http.bridge import (
+    PARTICIPANT,
+    Answered,
+    ask_application,
+    start_sending,
+)
 from tracing_2pc.http.error_responses import PROBLEM, Problem, problem_of
 from tracing_2pc.nats import frames
 from tracing_2pc.nats.connection import CREDENTIALS, Place, connect, hang_up
@@ -143,6 +148,7 @@ class NatsServer:
         return self._connection is not None and self._connection.is_connected
 
     def __enter__(self) -> NatsServer:
+        start_sending(self._application)
         self._thread = threading.Thread(target=asyncio.run, args=(self._run(),))
         self._thread.start()
         return self

@@ -149,9 +149,10 @@ class Outbox(ParticipantEngine):
     def start(self) -> None:
         """Start this process's sender, if it does not run yet.
 
-        Every request of the blueprint does so, health checks too. Call it after the
-        fork to go on sending without waiting for one; traces and metrics then know
-        the process by the outbox's name, unless `OTEL_SERVICE_NAME` says another.
+        Our servers, our gunicorn worker and `app.run()` do so when a process begins to
+        serve, and so does every request of the blueprint. With another server call it
+        after the fork; traces and metrics then know the process by the outbox's name,
+        unless `OTEL_SERVICE_NAME` says another.
         """
         lifecycle.start(self._name)
         instruments.start(self._name)
