@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, IsolationLevel
-from support.waiting import AT_ONCE
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError
+from support.texts import texts
+from support.waiting import AT_ONCE, PATIENT, UNDELAYED
 
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import Carrier, TransactionId
@@ -22,6 +24,8 @@ ONE = Position(1, "orders.1.1", "digest")
 PUBLICATION = Publication(
     ONE, TransactionId("orders", 1, 1), Carrier(), [Message("totals", None, "{}")]
 )
+
+TEXTS = texts("kafka")
 
 
 class Cluster:
@@ -189,3 +193,55 @@ def test_an_offset_that_was_not_said_is_none(monkeypatch, ask):
     about = {"end": (*PLACE, level), "ends": ([PLACE], level), "last_value": PLACE[:1]}
     with pytest.raises(broker.UnstableError):
         getattr(asked, ask)(*about[ask])
+
+
+def test_the_ends_of_a_topic_are_in_order(monkeypatch):
+    """Of time, over all partitions: a person draws a line through them."""
+
+    def message(number: int) -> Any:
+        headers = [("tpc-transaction", f"orders.{number}.1".encode())]
+        return SimpleNamespace(timestamp=lambda: (1, number), headers=lambda: headers)
+
+    there = {0: [3, 5], 1: [1, 4, 5], 2: [2]}
+    metadata = SimpleNamespace(topics={"totals": SimpleNamespace(partitions=there)})
+    asked = broker.Broker("broker:9092", {}, AT_ONCE)
+    admin = SimpleNamespace(list_topics=lambda *_, **__: metadata)
+    monkeypatch.setattr(asked, "_admin", admin)
+    monkeypatch.setattr(asked, "end", lambda *_: 0)
+    monkeypatch.setattr(asked, "_read", lambda _, at, *__: map(message, there[at]))
+    ends = asked.last_headers("totals", "tpc-transaction")
+    assert ends == [f"orders.{number}.1" for number in (1, 2, 3, 4, 5)]
+
+
+def test_a_prepare_waits_for_the_broker_for_less_than_its_client(monkeypatch):
+    """However long `timeout=` is: the answer is *not now*, and says why."""
+    monkeypatch.setattr(broker, "_LONGEST_AT_PREPARE", AT_ONCE)
+    asked = broker.Broker("127.0.0.1:9", {}, PATIENT)
+    started = time.monotonic()
+    with pytest.raises(RefusalError) as refused:
+        asked.most_bytes("totals")
+    assert refused.value.refusal is Refusal.NOT_NOW
+    assert time.monotonic() - started < UNDELAYED
+
+
+@pytest.mark.parametrize(
+    ("code", "refuses"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, True),
+        (KafkaError._MSG_TIMED_OUT, False),
+        (KafkaError._PURGE_QUEUE, False),
+    ],
+)
+def test_only_what_the_broker_says_is_a_refusal(monkeypatch, cluster, code, refuses):
+    """A time-out of our own is said to be none."""
+
+    def produce(self: Client, *_: Any, on_delivery: Any, **__: Any) -> None:
+        on_delivery(KafkaError(code), self)
+
+    monkeypatch.setattr(Client, "produce", produce)
+    kafka = KafkaRelay("broker:9092", topic="totals", timeout=AT_ONCE)
+    kafka.take_over("journal")
+    with pytest.raises(relay.PublishError) as raised:
+        kafka.publish(PUBLICATION)
+    assert (TEXTS["refuses"] in str(raised.value)) is refuses
+    assert PLACE[0] in str(raised.value)

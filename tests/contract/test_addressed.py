@@ -180,6 +180,8 @@ def test_who_it_is(world):
     assert after["journal"] == before["journal"]
     assert len(after["journal"]) == 32
     assert after["participants"] == {"orders": "participant", "sales": "ledger"}
+    assert all(type(value) in (int, float) for value in after["gauges"].values())
+    assert after["gauges"].keys() == world.resource.gauges().keys()
 
 
 def test_another_journal_is_another(tmp_path):

@@ -34,6 +34,7 @@ from support.waiting import PATIENT
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.http.reading import read_whoami
 from tracing_2pc.outbox import Outbox, publications
 from tracing_2pc.outbox import outbox as blocks
 from tracing_2pc.outbox.publisher import Publisher
@@ -163,6 +164,14 @@ def test_what_a_broker_refuses_waits_in_order_and_others_go_on(
     assert topic.transactions() == ["others.5.1", *then]
     assert (listed(world), world.visible()) == ([], 0)
     assert stored(world, "outbox_tpc_by_hand") == bool(act)
+
+
+def test_what_waits_is_a_number_to_all_who_ask(world: World) -> None:
+    """Each gauge, on each database: the reader of an answer leaves out what is none."""
+    batches(world, 1, 2)
+    gauges = read_whoami(world.client.get("/whoami").json).gauges
+    assert (gauges["tpc.outbox.backlog"], gauges["tpc.relay.open"]) == (6, 2)
+    assert gauges.keys() == world.resource.gauges().keys()
 
 
 def test_what_cannot_be_sent_is_a_vote_to_abort(world: World) -> None:

@@ -319,7 +319,7 @@ METRICS: Final[dict[str, Metric]] = {
     "tpc.relay.refused": Metric(
         "gauge",
         "{application}",
-        "applications that wait because the broker refuses what they have committed",
+        "applications that wait because the broker does not take their commits",
     ),
     "tpc.relay.hidden_age": Metric(
         "gauge",

@@ -30,6 +30,9 @@ from tracing_2pc.outbox.choosing import conflict
 KNOWN_FOR: Final = 60.0
 """Seconds in which what is known of a topic is not asked for again."""
 
+_LONGEST_AT_PREPARE: Final = 3.0
+"""Seconds that a prepare waits for the broker; a client waits for 5 by default."""
+
 _POSITION_TOPIC: Final = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
 
 _NO_TOPIC: Final = frozenset(
@@ -132,9 +135,10 @@ class Broker:
         if most and time.monotonic() - since < KNOWN_FOR:
             return most
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        admin = self._admin  # a take-over may connect anew meanwhile
         try:
-            asked = self._admin.describe_configs(
-                [resource], request_timeout=self._timeout
+            asked = admin.describe_configs(
+                [resource], request_timeout=min(self._timeout, _LONGEST_AT_PREPARE)
             )
             config = {one.name: one.value for one in self._ask(asked).values()}
             most = int(config["max.message.bytes"])
@@ -376,15 +380,17 @@ class Broker:
         return values[-1].value() if values else None
 
     def last_headers(self, topic: str, name: str) -> list[str]:
-        """Return a header's values in the last records of each partition."""
-        found: dict[str, None] = {}
+        """Return a header's values in the last records of each partition, by time."""
+        found: dict[str, int] = {}
         for _, partition in self.places(topic):
             end = self.end(topic, partition, IsolationLevel.READ_COMMITTED)
             for message in self._read(topic, partition, max(0, end - 100), end):
+                _, at = message.timestamp()
                 for header, text in message.headers() or ():
                     if header == name:
-                        found[text.decode(errors="replace")] = None
-        return list(found)[-20:]
+                        value = text.decode(errors="replace")
+                        found[value] = max(at, found.get(value, at))
+        return sorted(found, key=found.__getitem__)[-20:]
 
     def _read(self, topic: str, partition: int, first: int, end: int) -> list[Any]:
         """Read the last committed records before an end, at least one if there is."""

@@ -369,7 +369,9 @@ class KafkaRelay:
             self._expected[place] = offset
         elif not self._refused:
             why = error.str() if error else "it is not said where it is"
-            self._refused.append(f"topic {topic}: {why}")
+            # A code below 0 is the client's own, as a time-out of ours.
+            verb = "refuses" if error and error.code() >= 0 else "has not taken"
+            self._refused.append(f"the broker {verb} a message: topic {topic}: {why}")
             if error and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 self._too_much_for = topic
 
@@ -379,7 +381,7 @@ class KafkaRelay:
             if self._too_much_for:  # another process prepared: the next try sends less
                 with contextlib.suppress(RefusalError):
                     self._connected().most_bytes(self._too_much_for)
-            raise PublishError(f"the broker refuses a message: {why}")
+            raise PublishError(why)
         self._raise_outlasted()
 
     def _raise_outlasted(self) -> None:

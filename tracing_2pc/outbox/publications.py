@@ -414,7 +414,7 @@ class Publications(Queue):
 
         publications = len(self.waiting(connection)) + len(self.unseen(connection))
         return {
-            "tpc.outbox.backlog": rows or 0,
+            "tpc.outbox.backlog": int(rows or 0),
             "tpc.outbox.oldest_age": max(0.0, now - oldest) if rows else 0.0,
             "tpc.outbox.quarantined": 0,
             "tpc.outbox.stopped": int(STOPPED in on_record),

@@ -24,7 +24,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -321,18 +321,25 @@ class ParticipantEngine:
             ]
 
     def gauges(self) -> dict[str, float]:
-        """Measure, by the names of the registry; nothing once it is closed."""
+        """Measure, by the names of the registry; nothing once it is closed.
+
+        Each is a number in JSON, too: PostgreSQL's sums are decimals.
+        """
         if self._closed:
             return {}
         with self._reading() as connection:
             count, since = self._store.count_in_doubt(connection)
             age = 0.0 if since is None else max(0.0, self._journal.clock() - since)
-            return {
+            gauges: dict[str, Any] = {
                 "tpc.in_doubt.branches": count,
                 "tpc.oldest_in_doubt_age": age,
                 "tpc.uploads": self._database.uploads(connection, self._journal.name),
                 **self._store.gauges(connection),
             }
+        return {
+            name: value if isinstance(value, int) else float(value)
+            for name, value in gauges.items()
+        }
 
     def close(self) -> None:
         """Release everything. Nothing is lost if it is never called."""
