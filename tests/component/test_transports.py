@@ -186,8 +186,13 @@ def test_who_takes_nothing_is_late(url, cable):
     """Neither an answer nor a cut connection: the time runs out, nothing is known."""
     cable.fail(str(ID).encode(), Link.be_silent)
     hasty = open_participant("ledger", through(url, cable.place), TOKEN, AT_ONCE)
-    with pytest.raises(ParticipantUnavailableError, match="may or may not"):
-        prepare(hasty)
+
+    def is_late() -> bool:
+        with pytest.raises(ParticipantUnavailableError, match="may or may not"):
+            prepare(hasty)
+        return cable.failed.is_set()
+
+    until(is_late)  # its time may be over before it has sent the sign
     assert prepare(ledger(through(url, cable.place))) is Vote.COMMIT
 
 
