@@ -229,6 +229,8 @@ def test_the_position_is_read_again_after_a_session_was_lost(
     relay = publisher(world, TopicRelay(topic), LEASE)
     all_turns(relay)
     before = topic.epoch
+    with database_of(world.resource).read() as connection:
+        connection.invalidate()  # as that of an upload that was cut
     all_turns(relay)
     assert topic.epoch == before
     end_sessions(url)

@@ -67,8 +67,8 @@ class Database:
         self._failure = failure
         after_fork(self._leave_inherited_sessions)
 
-    def _count_lost(self, *_: object) -> None:
-        self.sessions_lost += 1
+    def _count_lost(self, _: object, __: object, error: object) -> None:
+        self.sessions_lost += error is not None  # else it was left by us
 
     def _leave_inherited_sessions(self) -> None:
         # Kept, not closed: that would end sessions that the parent still uses.
