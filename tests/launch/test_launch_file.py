@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.model import check_application
+from tracing_2pc.core.model import TransactionId, check_application
 from tracing_2pc.launch import LaunchFile
+from tracing_2pc.launch.kubeconfig import read_yaml
 from tracing_2pc.launch.launch_file import application_of
 from tracing_2pc.launch.operator import launch_file_of
+from tracing_2pc.launch.plan import object_name
 
 DIGEST = "registry:5000/totals@sha256:" + "a" * 64
 
@@ -33,6 +36,17 @@ def with_image(image: str) -> dict[str, Any]:
     return made
 
 
+def with_job(*, pod: Any = None, spec: Any = None, meta: Any = None) -> dict[str, Any]:
+    made = item()
+    made["job"]["metadata"] |= meta or {}
+    made["job"]["spec"] |= spec or {}
+    made["job"]["spec"]["template"]["spec"] |= pod or {}
+    return made
+
+
+TAG = "registry:5000/tool:1"
+
+
 REFUSED = {
     "no field 'buidl' here": item(buidl={}),
     "job: expected a Job or a Deployment": item(job={"kind": "Pod"}),
@@ -47,6 +61,23 @@ REFUSED = {
     ),
     "a tag may be another image tomorrow": with_image("registry:5000/totals:live"),
     "with `build`, and only then": with_image(DIGEST),
+    f"image {TAG!r}: name it by its digest": with_job(
+        pod={"initContainers": [{"name": "first", "image": TAG}]}
+    ),
+    f"image {TAG!r}: name it by": with_job(
+        pod={"volumes": [{"name": "model", "image": {"reference": TAG}}]}
+    ),
+    f"image {TAG!r}: name it": with_job(
+        pod={"ephemeralContainers": [{"name": "debug", "image": TAG}]}
+    ),
+    "image 'None': name it by its digest": with_job(pod={"volumes": [{"image": {}}]}),
+    "job.spec.paused: a Deployment that is paused": with_job(spec={"paused": True}),
+    "job.metadata.annotations: kueue.x-k8s.io/… has Kueue": with_job(
+        meta={"annotations": {"kueue.x-k8s.io/queue-name": "q"}}
+    ),
+    "job.metadata.namespace: small letters": with_job(meta={"namespace": "a.b"}),
+    "job.metadata.name: small": with_job(meta={"name": "a..b"}),
+    "job.metadata.name: small letters, digits": with_job(meta={"name": "a-.b"}),
     "build: give command or taskRun": item(build={"image": "r/t"}),
     "build: 'totals': expected host": item(build={"image": "totals", "command": "x"}),
     "build: no field 'args' here": item(build={"args": []}),
@@ -97,7 +128,10 @@ def test_a_token_goes_to_known_addresses(known, refused):
         launch_file_of(item, known)
 
 
-@pytest.mark.parametrize("text", ["a: [", "- no object", None])
+TWICE = "timeout: 5m\nrecord: {}\ntimeout: 9m\n"
+
+
+@pytest.mark.parametrize("text", ["a: [", "- no object", TWICE, None])
 def test_a_file_that_is_none_is_one_line(tmp_path, text):
     """With its path."""
     path = tmp_path / "job.yaml"
@@ -115,6 +149,59 @@ def test_what_the_job_is_told():
         item(participants={"ledger": "http://ledger:8080"}, record={"job": "totals"})
     )
     assert file.plan.environment == {"TPC_PARTICIPANTS": "ledger=http://ledger:8080"}
+
+
+def test_a_key_that_comes_twice_is_named(tmp_path):
+    """One of its values would be left out, at any depth; a merge is no key."""
+    path = tmp_path / "job.yaml"
+    path.write_text("record:\n  version: 1\n  version: 2\n")
+    with pytest.raises(ConfigurationError, match="'version' comes twice"):
+        LaunchFile.read(path)
+    assert read_yaml("a: &a {b: 1}\nc: {<<: *a, b: 2}") == {
+        "a": {"b": 1},
+        "c": {"b": 2},
+    }
+
+
+def test_an_image_that_is_built_may_be_anywhere_in_the_pod():
+    """In a container, one before it, or a volume: it is pinned to the same digest."""
+    volume = {"name": "model", "image": {"reference": "built"}}
+    first = {"name": "first", "image": "built"}
+    made = with_job(pod={"initContainers": [first], "volumes": [volume]})
+    made["job"]["spec"]["template"]["spec"]["containers"][0]["image"] = DIGEST
+    of = TransactionId("totals", 0, 1)
+    pod = LaunchFile.of(made).plan.object(of, "r/t@x")["spec"]["template"]["spec"]
+    assert pod["initContainers"][0]["image"] == "r/t@x"
+    assert pod["volumes"][0]["image"]["reference"] == "r/t@x"
+    assert pod["containers"][0]["image"] == DIGEST
+
+
+@pytest.mark.parametrize("end", [".", "-", ".-", "x"])
+def test_a_name_that_is_cut_is_a_name(end):
+    """Whatever stands where it is cut; the API server takes no other."""
+    name = "a" * (36 - len(end)) + end + "b"
+    made = object_name(name, TransactionId("totals", 12, 1))
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]+)*", made)
+    assert made.startswith("a" * (36 - len(end)))
+    assert made.endswith("-12-1")
+
+
+def test_ours_come_before_the_jobs_own_variables():
+    """So that these may name them; a `$` of ours is one, whatever stands behind it."""
+    made = item(participants={"a": "http://a/$(HOME)"}, record={"job": "totals"})
+    (container,) = made["job"]["spec"]["template"]["spec"]["containers"]
+    container["env"] = [
+        {"name": "ID", "value": "$(TRANSACTION_ID)"},
+        {"name": "TRANSACTION_ID", "value": "a copy's"},
+    ]
+    of = TransactionId("totals", 0, 1)
+    template = LaunchFile.of(made).plan.object(of, "r/t@x")["spec"]["template"]
+    *ours, own = template["spec"]["containers"][0]["env"]
+    assert own == container["env"][0]
+    assert {one["name"]: one["value"] for one in ours} == {
+        "TPC_PARTICIPANTS": "a=http://a/$$(HOME)",
+        "TRANSACTION_ID": str(of),
+    }
 
 
 def test_the_digest_is_of_what_the_file_means():

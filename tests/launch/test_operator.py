@@ -9,10 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import urllib3
+import yaml
 from support.programs import ran
 from support.waiting import PAUSE, until
 
@@ -156,6 +159,41 @@ def test_a_failing_build_is_rolled_back_and_said(world, resource):
         world.kubelet.cluster.patch(KIND, "default", "totals", again)
         reaches(world, "Committed")
     assert world.generations() == [1]
+
+
+@pytest.mark.ci
+def test_the_operators_role_is_what_it_does(world, resource):
+    """Each right of it is used, and nothing is asked without one."""
+    asked: set[tuple[str, str]] = set()
+    verbs = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
+
+    def note(method: str, path: str) -> None:
+        _, _, place = urlsplit(path).path.partition("/namespaces/default/")
+        plural, *name = place.split("/")
+        what = "/".join((plural, *name[1:]))
+        asked.add((what, verbs.get(method, "get" if name else "list")))
+
+    world.fails(note)
+    world.kubelet.cluster.create(resource)
+    with operator(world):
+        reaches(world, "Committed")
+        change(world, job={"source": "second"})
+        until(lambda: status(world).get("observedGeneration") == 2)
+        reaches(world, "Committed")
+        world.kubelet.tasks["push"] = ["false"]
+        change(world, job={"source": "third"})
+        reaches(world, "RolledBack")
+        delete(world)
+        is_gone(world)
+    text = files("tracing_2pc.launch").joinpath("operator.yaml").read_text()
+    made = [one for one in yaml.safe_load_all(text) if one]
+    role = next(one for one in made if one["kind"] == "Role")
+    assert asked == {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 @pytest.mark.ci

@@ -30,12 +30,15 @@ TOKEN = "a-token-of-this-test"
 class FakeCluster:
     """What is stored; `fault` says of a request that it is refused, or its answer lost.
 
-    Only requests by the token of the test's own kubeconfig have faults.
+    Only requests by the token of the test's own kubeconfig have faults. `webhook`
+    changes what is about to be created, as an admission webhook does, also if it is
+    only asked what would be.
     """
 
     def __init__(self) -> None:
         self.objects: dict[Key, Object] = {}
         self.fault: Callable[[str, str], str | None] = lambda _method, _path: None
+        self.webhook: Callable[[Object], None] = lambda _item: None
         self.thawed = threading.Event()  # lets requests go on that hang
         self.lock = threading.RLock()
         self._version = 0
@@ -69,7 +72,8 @@ class FakeCluster:
         key = plural, namespace, item["metadata"]["name"]
         if key in self.objects:
             return _problem(409, "AlreadyExists", f"{key[2]} already exists")
-        kept = copy.deepcopy(item)
+        kept = _as_kept(item)
+        self.webhook(kept)
         kept["metadata"]["uid"] = f"uid-{self._version}"
         kept["metadata"]["generation"] = 1
         if not dry:
@@ -161,6 +165,29 @@ def kubeconfig_of(url: str, token: str, certificate: str | None = None) -> str:
 
 def _problem(status: int, reason: str, message: str) -> tuple[int, Object]:
     return status, {"kind": "Status", "reason": reason, "message": message}
+
+
+def _as_kept(item: Object) -> Object:
+    """Return an object as it is kept: without what is empty, and with defaults."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            parts = {name: filled(part) for name, part in value.items()}
+            return {n: p for n, p in parts.items() if p not in ("", None, [])}
+        return list(map(filled, value)) if isinstance(value, list) else value
+
+    if item["kind"] not in {"Job", "Deployment"}:
+        return copy.deepcopy(item)
+    kept: Object = filled(item)
+    template = kept.get("spec", {}).get("template")
+    if template is not None:
+        for container in template["spec"]["containers"]:
+            container.setdefault("imagePullPolicy", "IfNotPresent")
+            container.setdefault("terminationMessagePath", "/dev/termination-log")
+    if kept["kind"] == "Job":
+        name = {"batch.kubernetes.io/job-name": kept["metadata"]["name"]}
+        template.setdefault("metadata", {}).setdefault("labels", {}).update(name)
+    return kept
 
 
 def _merge(kept: Object, change: Object) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -29,6 +30,8 @@ class Kubelet:
 
     `started` has the name and the image of each object that was run, in order. While
     `lingering` is set, pods that were stopped stay; while `late`, nothing is looked at.
+    The next job that ends after `sidecar` is set has another container in its pod,
+    which runs on.
     """
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
@@ -36,6 +39,7 @@ class Kubelet:
         self.namespace = namespace
         self.lingering = threading.Event()
         self.late = threading.Event()
+        self.sidecar = threading.Event()
         self.tasks: dict[str, list[str]] = {}  # commands of Tasks, by name
         self._started: list[tuple[str, str]] = []
         self._running: dict[Key, subprocess.Popen[str]] = {}
@@ -174,7 +178,7 @@ class Kubelet:
         for one in container.get("envFrom", ()):
             told |= self._stored("configmaps", one["configMapRef"]["name"])
         for one in container.get("env", ()):
-            told[one["name"]] = one.get("value", "")
+            told[one["name"]] = _expanded(one.get("value", ""), told)
             if ref := one.get("valueFrom", {}).get("secretKeyRef"):
                 kept = self._stored("secrets", ref["name"])[ref["key"]]
                 told[one["name"]] = base64.b64decode(kept).decode()
@@ -195,6 +199,16 @@ class Kubelet:
             state = {"name": "totals", "state": {"terminated": ended}, **_OF_CONTAINER}
             phase = "Succeeded" if code == 0 else "Failed"
             pod = {"phase": phase, "containerStatuses": [state]}
+            if self.sidecar.is_set():
+                self.sidecar.clear()
+                self._say(("Pod", f"{key[1]}-pod"), {**pod, "phase": "Running"})
+                self._running[key] = subprocess.Popen(
+                    ["sleep", "infinity"],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+                return
             self._say(("Pod", f"{key[1]}-pod"), pod)
             names = ("SuccessCriteriaMet", "Complete")
             names = names if code == 0 else ("FailureTarget", "Failed")
@@ -247,6 +261,16 @@ def _conditions(*states: tuple[str, str, str]) -> Object:
             for name, state, said in states
         ]
     }
+
+
+def _expanded(value: str, told: Object) -> str:
+    """Put variables that stand before it into a value; `$$` is one `$`."""
+
+    def put(found: re.Match[str]) -> str:
+        name = found["name"]
+        return "$" if name is None else told.get(name, found[0])
+
+    return re.sub(r"\$\$|\$\((?P<name>[^)]*)\)", put, value)
 
 
 def _filled(word: str, params: Object) -> str:

@@ -25,7 +25,14 @@ from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import BlobGoneError, Manifest, Repository
-from tracing_2pc.launch.waiting import TRANSACTION, Place, PlaceOf, create, wait_for
+from tracing_2pc.launch.waiting import (
+    TRANSACTION,
+    Place,
+    PlaceOf,
+    create,
+    new_creation,
+    wait_for,
+)
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.propagation import environment_of
 from tracing_2pc.tracing.sdk.environment import telemetry_settings
@@ -182,7 +189,10 @@ class BuiltImage:
         place = self.place_of(transaction_id)
         if place.by_task:
             cluster = self.cluster or Cluster.load()
-            cluster.delete("TaskRun", place.namespace, task_name(transaction_id))
+            where = "TaskRun", place.namespace, task_name(transaction_id)
+            labels = (cluster.get(*where) or {}).get("metadata", {}).get("labels") or {}
+            if labels.get(TRANSACTION) == transaction_id:
+                cluster.delete(*where)
         _unstage(Repository(place.repository), transaction_id)
 
     def _own_place(self, _transaction: str) -> Place:
@@ -237,9 +247,11 @@ class BuiltImage:
             {"name": "image", "value": reference},
         ]
         labels = {**build.labels, TRANSACTION: of}
-        meta = {"name": name, "namespace": namespace, "labels": labels}
+        notes = new_creation()
         if traceparent := current_carrier().get("traceparent"):
-            meta["annotations"] = {_SPAN: json.dumps({"traceparent": traceparent})}
+            notes[_SPAN] = json.dumps({"traceparent": traceparent})
+        meta = {"name": name, "namespace": namespace, "labels": labels}
+        meta["annotations"] = notes
         made = {"apiVersion": "tekton.dev/v1", "kind": "TaskRun", "metadata": meta}
         create(cluster, {**made, "spec": {**spec, "params": params}}, self.stopping)
         ended: dict[str, Any] = {}

@@ -18,11 +18,15 @@ from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.core.settings import check_name, check_url, seconds
 from tracing_2pc.launch.built_image import Build
 from tracing_2pc.launch.cluster import own_namespace
+from tracing_2pc.launch.plan import BUILT, KINDS, Plan
 from tracing_2pc.launch.registry import check_repository, check_tag
-from tracing_2pc.launch.suspended_job import BUILT, KINDS, Plan
 from tracing_2pc.launch.waiting import WORD, Place
 
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_LABEL: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_NAMES: Final = {
+    "name": re.compile(rf"(?=.{{1,63}}$){_LABEL}(\.{_LABEL})*"),
+    "namespace": re.compile(_LABEL),
+}
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEYS: Final = {"job", "build", "check", "participants", "record", "timeout"}
 _QUEUES: Final = "kueue.x-k8s.io/"
@@ -80,8 +84,8 @@ class LaunchFile:
         labels = manifest["metadata"].get("labels") or {}
         word = {WORD: labels[WORD]} if WORD in labels else {}
         build = _build(item["build"], word) if item.get("build") is not None else None
-        containers = manifest["spec"]["template"]["spec"]["containers"]
-        if (build is not None) != any(c.get("image") == BUILT for c in containers):
+        images = _images(manifest["spec"]["template"]["spec"])
+        if (build is not None) != (BUILT in images):
             raise ValueError(
                 f"job: with `build`, and only then, a container has image: {BUILT}"
             )
@@ -145,28 +149,44 @@ def _job(item: Any) -> dict[str, Any]:
     meta = _object(manifest.get("metadata"), "job.metadata")
     if meta.get("namespace") is None:
         meta["namespace"] = own_namespace()
-    for field in ("name", "namespace"):
-        if not isinstance(meta.get(field), str) or not _NAME.fullmatch(meta[field]):
+    for field, form in _NAMES.items():
+        if not isinstance(meta.get(field), str) or not form.fullmatch(meta[field]):
             raise ValueError(f"job.metadata.{field}: small letters, digits and dashes")
-    if any(str(label).startswith(_QUEUES) for label in meta.get("labels") or ()):
-        raise ValueError(
-            f"job.metadata.labels: {_QUEUES}… has Kueue start it by itself, before the "
-            "decision: leave it out"
-        )
+    for field in ("labels", "annotations"):
+        if any(str(name).startswith(_QUEUES) for name in meta.get(field) or ()):
+            raise ValueError(
+                f"job.metadata.{field}: {_QUEUES}… has Kueue start it by itself, "
+                "before the decision: leave it out"
+            )
     spec = _object(manifest.get("spec"), "job.spec")
+    if spec.get("paused"):
+        raise ValueError(
+            "job.spec.paused: a Deployment that is paused does not start: leave it out"
+        )
     template = _object(spec.get("template"), "job.spec.template")
     pod = _object(template.get("spec"), "job.spec.template.spec")
     containers = pod.get("containers")
     if not isinstance(containers, list) or not containers:
         raise ValueError("job.spec.template.spec.containers: expected at least one")
-    for container in containers:
-        image = _object(container, "a container").get("image")
+    for image in _images(pod):
         if image != BUILT and not re.search(r"@sha256:[0-9a-f]{64}$", str(image)):
             raise ValueError(
                 f"image {str(image)[:80]!r}: name it by its digest (…@sha256:…), or "
                 f"build it ({BUILT}): a tag may be another image tomorrow"
             )
     return manifest
+
+
+def _images(pod: dict[str, Any]) -> list[Any]:
+    """Return each image that a pod of the job would have."""
+    found = [
+        _object(container, f"{kind}: each").get("image")
+        for kind in ("initContainers", "containers", "ephemeralContainers")
+        for container in pod.get(kind) or ()
+    ]
+    volumes = [_object(volume, "volumes: each") for volume in pod.get("volumes") or ()]
+    images = [v["image"] for v in volumes if v.get("image") is not None]
+    return found + [_object(i, "volumes.image").get("reference") for i in images]
 
 
 def _build(item: Any, labels: Mapping[str, str]) -> Build:

@@ -24,7 +24,8 @@ from tracing_2pc.core.states import TransactionState, Word
 from tracing_2pc.launch.cluster import Cluster, Object
 from tracing_2pc.launch.launch_file import LaunchFile, application_of
 from tracing_2pc.launch.launching import launch, newest_launch, withdraw
-from tracing_2pc.launch.suspended_job import BUILT, SuspendedJob
+from tracing_2pc.launch.plan import BUILT
+from tracing_2pc.launch.suspended_job import SuspendedJob
 from tracing_2pc.launch.waiting import WORD
 
 KIND: Final = "TransactionalSparkJob"

@@ -8,8 +8,6 @@ nor a hand can make a commit start it a second time.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -20,101 +18,29 @@ from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.launch.built_image import BuiltImage
 from tracing_2pc.launch.cluster import ChangedError, Cluster, ClusterError, Object
+from tracing_2pc.launch.plan import (
+    APPLICATION,
+    FINALIZER,
+    KINDS,
+    ROLE,
+    STARTED,
+    Plan,
+)
 from tracing_2pc.launch.waiting import (
     TRANSACTION,
     Place,
     PlaceOf,
     create,
+    difference,
     is_same,
     wait_for,
+    would_change,
 )
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
-from tracing_2pc.tracing.propagation import environment_of
-from tracing_2pc.tracing.spans import current_carrier
 
 NAME: Final = "launch-job"
 
-APPLICATION: Final = "tracing-2pc/application"
-ROLE: Final = "tracing-2pc/role"
-STARTED: Final = "tracing-2pc/started"
-FINALIZER: Final = "tracing-2pc/launch"
-BUILT: Final = "built"
-"""What a container's `image` says where it is the one that was built."""
-
-KINDS: Final = ("Job", "Deployment")
 _TRIES: Final = 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is created."""
-
-    manifest: Object  # a Job or a Deployment as one would apply it, with a namespace
-    # A command that is run to its end in the same pod first.
-    check: tuple[str, ...] = ()
-    # Goes into each container.
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def namespace(self) -> str:
-        """Where all of it is."""
-        return str(self.manifest["metadata"]["namespace"])
-
-    def object(self, transaction: TransactionId, image: str | None) -> Object:
-        """Return the object of one transaction: there, and not running."""
-        item = self._own(transaction, image, "job")
-        item["metadata"]["finalizers"] = [FINALIZER]
-        spec = item["spec"]
-        if item["kind"] == "Job":
-            spec["suspend"] = True
-        else:
-            selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
-            selector |= {TRANSACTION: str(transaction)}
-            spec["replicas"] = 0
-        return item
-
-    def check_job(self, transaction: TransactionId, image: str | None) -> Object:
-        """Return the Job that runs the check in the same pod."""
-        item = self._own(transaction, image, "check")
-        item["metadata"]["name"] += "-check"
-        template = item["spec"]["template"]
-        pod = template["spec"]
-        pod["restartPolicy"] = "Never"
-        first = pod["containers"][0]
-        first["command"] = list(self.check)
-        first.pop("args", None)
-        first["terminationMessagePolicy"] = "FallbackToLogsOnError"
-        pod["containers"] = [first]
-        spec = {"backoffLimit": 0, "template": template}
-        return {**item, "apiVersion": "batch/v1", "kind": "Job", "spec": spec}
-
-    def _own(self, transaction: TransactionId, image: str | None, role: str) -> Object:
-        item = copy.deepcopy(self.manifest)
-        meta, template = item["metadata"], item["spec"]["template"]
-        labels = {
-            APPLICATION: transaction.application,
-            TRANSACTION: str(transaction),
-            ROLE: role,
-        }
-        for labelled in (meta, template.setdefault("metadata", {})):
-            labelled["labels"] = {**(labelled.get("labels") or {}), **labels}
-        meta["name"] = object_name(meta["name"], transaction)
-        (meta.get("annotations") or {}).pop(STARTED, None)  # of a copy
-        told = {**self.environment, "TRANSACTION_ID": str(transaction)}
-        told |= environment_of(current_carrier())
-        pod = template["spec"]
-        for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
-            if container.get("image") == BUILT:
-                container["image"] = image
-            kept = [e for e in container.get("env") or () if e.get("name") not in told]
-            new = [{"name": name, "value": value} for name, value in told.items()]
-            container["env"] = kept + new
-        return item
-
-
-def object_name(name: str, transaction: TransactionId) -> str:
-    """Return the name of one transaction's object; with a pod's suffix it is short."""
-    return f"{name[:36]}-{transaction.batch}-{transaction.attempt}"
 
 
 @traced_sink
@@ -213,6 +139,8 @@ class SuspendedJob:
                     if item is None or "deletionTimestamp" in item["metadata"]:
                         self._create_again(kept, item)
                         continue
+                    if (part := difference(kept, item)) is not None:
+                        raise ClusterError(_changed(kept, part))
                     self._stop_before(kept, transaction)
                     failpoint("launch.before_start")
                     if not self._start(item, transaction, handle["replicas"]):
@@ -279,43 +207,62 @@ class SuspendedJob:
     def _check(self, item: Object) -> None:
         kind, namespace, name = _place(item)
         create(self.cluster, item, self.stopping)
-        found: list[str] = []
+        ended: list[tuple[int, str]] = []
+        failed: list[str] = []
 
         def is_over() -> bool:
             job = self.cluster.get(kind, namespace, name)
             if job is None:
                 raise ConfigurationError(f"the check {name} was deleted while it ran")
-            conditions = (job.get("status") or {}).get("conditions") or ()
-            found[:] = [c["type"] for c in conditions if c.get("status") == "True"]
-            return bool({"Complete", "Failed"} & set(found))
+            status = job.get("status") or {}
+            ended[:] = self._ended(item)
+            if ended:  # whatever was injected beside it runs on
+                return True
+            failed.extend(["its pod is gone"] * _is_any(status, "Failed"))
+            return _has_ended(status)
 
         try:
             wait_for(is_over, self.stopping, f"the check {name}")
-            if "Failed" in found:
-                why = self._why_failed(namespace, item["metadata"]["labels"])
-                raise ConfigurationError(f"the check of the job failed: {why}")
+            for code, message in ended:
+                if code:
+                    said = " ".join(without_secrets(message).split())[-300:]
+                    failed[:] = [f"{said or 'it said nothing'} (exit {code})"]
+            if failed:
+                raise ConfigurationError(f"the check of the job failed: {failed[0]}")
         finally:
             self._delete(item)
 
-    def _why_failed(self, namespace: str, labels: Mapping[str, str]) -> str:
-        for pod in self.cluster.list(
-            "Pod", namespace, {TRANSACTION: labels[TRANSACTION]}
-        ):
-            for container in (pod.get("status") or {}).get("containerStatuses") or ():
-                if ended := (container.get("state") or {}).get("terminated"):
-                    message = without_secrets(str(ended.get("message") or ""))
-                    said = " ".join(message.split())[-300:]
-                    return f"{said or 'it said nothing'} (exit {ended.get('exitCode')})"
-        return "its pod is gone"
+    def _ended(self, check: Object) -> list[tuple[int, str]]:
+        """Return exit code and message of a check's container, once it has ended.
+
+        Of an init container that failed, too.
+        """
+        meta = check["metadata"]
+        (own,) = check["spec"]["template"]["spec"]["containers"]
+        mine = {name: meta["labels"][name] for name in (TRANSACTION, ROLE)}
+        for pod in self.cluster.list("Pod", meta["namespace"], mine):
+            status = pod.get("status") or {}
+            for kind in ("initContainerStatuses", "containerStatuses"):
+                for container in status.get(kind) or ():
+                    ended = (container.get("state") or {}).get("terminated")
+                    is_own = container.get("name") == own["name"]
+                    code = int(ended.get("exitCode") or 0) if ended else 0
+                    if ended and (is_own or (code and kind[0] == "i")):
+                        return [(code, str(ended.get("message") or ""))]
+        return []
 
     def _create_again(self, kept: Object, item: Object | None) -> None:
         """Make anew what was deleted by hand before its commit.
 
         Raises:
             ChangedError: another process may have done so, and started it.
+            ClusterError: the cluster would keep another object than was prepared.
         """
         if item is not None:
             self._let_go_of(item, kept, item["metadata"]["resourceVersion"])
+        found = self.cluster.create(kept, dry_run=True)
+        if found is not None and (part := difference(kept, found)) is not None:
+            raise ClusterError(would_change(kept, part))
         self.cluster.create(kept)
 
     def _start(self, item: Object, transaction: TransactionId, replicas: int) -> bool:
@@ -451,6 +398,14 @@ class SuspendedJob:
 def _place(item: Object) -> tuple[str, str, str]:
     meta = item["metadata"]
     return item["kind"], meta["namespace"], meta["name"]
+
+
+def _changed(kept: Object, part: str) -> str:
+    kind, namespace, name = _place(kept)
+    return (
+        f"{kind} {name} in {namespace} has another {part} than was prepared, so it is "
+        "not started: delete it, and it is made anew as it was prepared"
+    )
 
 
 def _journal_name(application: str) -> str:

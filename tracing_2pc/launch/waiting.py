@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
-from typing import Final
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from tracing_2pc.core.errors import AbortedError, ConfigurationError
 from tracing_2pc.launch.cluster import Cluster, Object, UnreachableError
 
 TRANSACTION: Final = "tracing-2pc/transaction"
 """The label by which an object says whose it is."""
+
+CREATION: Final = "tracing-2pc/creation"
+"""An annotation that nobody can guess: by it an object is known to be our own."""
 
 WORD: Final = "tracing-2pc/transactionId"
 """The label with a user's own word for a launch; it means nothing to us."""
@@ -67,33 +71,116 @@ def wait_for(is_over: Callable[[], bool], stopping: threading.Event, what: str) 
         pause = min(pause * 1.5, _LONGEST)
 
 
+def new_creation() -> dict[str, str]:
+    """Return the annotation of an object that is about to be created."""
+    return {CREATION: uuid.uuid4().hex}
+
+
 def create(cluster: Cluster, item: Object, stopping: threading.Event) -> None:
-    """Create an object of a transaction; one that is there already is adopted.
+    """Create an object; it is kept as it was sent, or it is refused.
+
+    What the cluster would make of it is asked first, so that what a webhook changes
+    does not run. An earlier try whose answer was lost is known by its annotation; one
+    without that annotation, as a ConfigMap, may be anybody's.
 
     Raises:
         AbortedError: as `wait_for`.
-        ConfigurationError: one of this name is there, and it is somebody else's.
+        ConfigurationError: one of this name is there, and it is somebody else's; or the
+            cluster keeps another object than was sent.
         ClusterError: the API server refuses it.
     """
     meta, kind = item["metadata"], item["kind"]
     name = f"{kind} {meta['name']}"
 
     def is_there() -> bool:
-        if cluster.create(item):
-            return True
-        found = cluster.get(kind, meta["namespace"], meta["name"])
-        if found is not None and not is_same(found, item):
-            raise ConfigurationError(
-                f"{name} is there already, and it is not this launch's: delete it, or "
-                "name the job otherwise"
-            )
-        return found is not None and "deletionTimestamp" not in found["metadata"]
+        found = cluster.create(item, dry_run=True)
+        if found is not None and difference(item, found) is None:
+            found = cluster.create(item)
+        if found is None:
+            found = cluster.get(kind, meta["namespace"], meta["name"])
+            if found is None or "deletionTimestamp" in found["metadata"]:
+                return False
+            if not is_same(found, item):
+                raise ConfigurationError(
+                    f"{name} is there already, and it is not this launch's: delete it, "
+                    "or name the job otherwise"
+                )
+        if (part := difference(item, found)) is not None:
+            raise ConfigurationError(would_change(item, part))
+        return True
 
     wait_for(is_there, stopping, f"the creation of {name}")
 
 
+def would_change(item: Object, part: str) -> str:
+    """Say which part of an object a cluster would not keep, and what to do."""
+    return (
+        f"{item['kind']} {item['metadata']['name']}: the cluster would keep another "
+        f"{part} than was sent: have its webhooks leave the job as it is, or write it "
+        "into the job"
+    )
+
+
 def is_same(found: Object, item: Object) -> bool:
-    """Say whether an object that was found is of the same transaction."""
-    labels = [one["metadata"].get("labels") or {} for one in (found, item)]
-    mine, other = (one.get(TRANSACTION) for one in labels)
-    return mine == other
+    """Say whether an object that was found is the one that was sent."""
+
+    def own(one: Object) -> tuple[object, object]:
+        meta = one["metadata"]
+        labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
+        return labels.get(TRANSACTION), notes.get(CREATION)
+
+    return own(found) == own(item)
+
+
+def difference(sent: Object, kept: Object) -> str | None:
+    """Name the first part that is not kept as it was sent; None if there is none.
+
+    Looked at is what a transaction rests on: whose it is, that it does not run, and
+    what it runs. Whatever a cluster adds is left alone.
+    """
+    found = dict(_parts(kept))
+    return next((n for n, value in _parts(sent) if found.get(n) != value), None)
+
+
+def _parts(item: Object) -> Iterator[tuple[str, Any]]:
+    meta, spec = item["metadata"], item.get("spec") or {}
+    template = spec.get("template") or {}
+    yield "annotation", (meta.get("annotations") or {}).get(CREATION)
+    selector = (spec.get("selector") or {}).get("matchLabels") or {}
+    inner = (template.get("metadata") or {}).get("labels") or {}
+    for where, labels in (
+        ("label", meta.get("labels") or {}),
+        ("label of its pods", inner),
+        ("selector", selector),
+    ):
+        yield from ((f"{where} {n}", v) for n, v in labels.items() if _is_ours(n))
+    yield from (
+        (f"finalizer {n}", True) for n in filter(_is_ours, _all(meta, "finalizers"))
+    )
+    for field in ("suspend", "replicas"):
+        if field in spec:
+            yield field, spec[field]
+    for param in _all(spec, "params"):
+        yield f"param {param.get('name')}", param.get("value") or ""
+    yield "taskRef", (spec.get("taskRef") or {}).get("name")
+    pod = template.get("spec") or {}
+    for kind in ("initContainers", "containers"):
+        for container in _all(pod, kind):
+            name = f"of container {container.get('name')}"
+            yield f"image {name}", container.get("image")
+            for field in ("command", "args"):
+                yield f"{field} {name}", container.get(field) or []
+            for one in _all(container, "env"):
+                if "valueFrom" not in one:
+                    yield f"{one.get('name')} {name}", one.get("value") or ""
+    for volume in _all(pod, "volumes"):
+        if image := volume.get("image"):
+            yield f"image of volume {volume.get('name')}", image.get("reference")
+
+
+def _all(item: Object, field: str) -> Any:
+    return item.get(field) or ()
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("tracing-2pc/")
