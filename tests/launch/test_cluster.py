@@ -204,6 +204,7 @@ def test_rights_of_another_are_asked_for(write, server):
     assert ("Authorization", "Bearer mine") in headers
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("part", [HEAD, BODY])
 @pytest.mark.parametrize("speaks", [drip, flood])
 def test_an_answer_without_end_is_given_up(server, part, speaks):

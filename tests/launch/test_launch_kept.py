@@ -235,7 +235,7 @@ def of_another_image(world, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "part"),
     [
-        (replaced, "Job", "annotation"),
+        pytest.param(replaced, "Job", "annotation", marks=pytest.mark.ci),
         pytest.param(unsuspended, "Job", "suspend", marks=pytest.mark.ci),
         pytest.param(
             of_another_image,

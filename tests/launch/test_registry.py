@@ -194,6 +194,7 @@ def test_a_login_that_is_refused_is_said(registry, config):
     assert auth not in str(refused.value)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("at", ["/v2/", "/token"])
 @pytest.mark.parametrize("part", [HEAD, BODY])
 @pytest.mark.parametrize("speaks", [drip, flood])
