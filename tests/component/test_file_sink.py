@@ -710,6 +710,20 @@ def test_a_folder_that_is_a_symbolic_link_is_refused(tmp_path, out, when):
 # --- columns and values ---------------------------------------------------------------
 
 
+def of(**row: Any) -> pa.RecordBatch:
+    """A batch of one record."""
+    return pa.RecordBatch.from_pylist([row])
+
+
+DAY = pa.scalar(-800_000, pa.date32())
+NANOS = pa.array([1], pa.timestamp("ns"))
+BEFORE = pa.array([-62_135_596_800_000_001], pa.timestamp("us", "UTC"))
+AGO = pa.RecordBatch.from_pydict({"t": BEFORE})
+AGO_INSIDE = pa.RecordBatch.from_pydict(
+    {"s": pa.StructArray.from_arrays([BEFORE], ["t"])}
+)
+
+
 @pytest.mark.parametrize(
     ("by", "rows", "says"),
     [
@@ -719,6 +733,11 @@ def test_a_folder_that_is_a_symbolic_link_is_refused(tmp_path, out, when):
         ("x", pa.RecordBatch.from_pydict({"x": MOMENTS, "y": [1]}), "take a date"),
         (None, pa.RecordBatch.from_arrays([ROWS[0]] * 2, ["a", "a"]), "two columns"),
         (None, pa.RecordBatch.from_arrays([ROWS[0]] * 2, ["a", "A"]), "'a' and 'A'"),
+        (None, of(s={"a": 1, "A": 2}), "inside of column 's' are named 'a' and 'A'"),
+        (None, of(s=[{"m": {"a": 1, "A": 2}}]), "'s' are named 'a' and 'A'"),
+        (None, of(t=NANOS[0]), r"CAST\(t AS TIMESTAMP_NTZ\)"),
+        (None, of(t=NANOS.cast(pa.timestamp("ns", "UTC"))[0]), r"t AS TIMESTAMP\)"),
+        (None, of(**{"a t": {"x": NANOS[0]}}), r"to_json\(`a t`\) AS `a t`"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
@@ -829,6 +848,23 @@ def test_csv_refuses_what_readers_would_not_get_back(tmp_path, out, rows, says):
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "by", "rows", "says"),
+    [
+        ("json", None, AGO, r"'t' has a date or time .* write CAST\(t AS STRING\)"),
+        ("json", None, AGO_INSIDE, r"'s' has a date or time .* to_json\(s\) AS s"),
+        ("parquet", "d", of(d=DAY, n=1), r"'d' has a date .* CAST\(d AS STRING\)"),
+    ],
+    ids=["plain", "inside", "folder"],
+)
+def test_a_day_that_no_text_has_is_a_vote_to_abort(tmp_path, out, kind, by, rows, says):
+    """The first hour of year 1 is, in zones east of Greenwich, in no year of UTC's."""
+    sink = FileSink(out, kind, by)
+    with pytest.raises(ConfigurationError, match=says):
+        prepared(sink, rows)
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
 def struct(**values: Any) -> Any:
     return pa.array([values] * 2)
 
@@ -837,7 +873,13 @@ def struct(**values: Any) -> Any:
     ("kind", "first", "then", "says"),
     [
         ("parquet", [1, 2], ["a", "b"], "'x' is string here, and int64 in the files"),
-        ("parquet", struct(y=1), struct(y="a", z=1), "'x.y' is string"),
+        (
+            "parquet",
+            struct(y=1),
+            struct(y="a", z=1),
+            r"'x.y' is string .*: \.withColumn\(\"x\", col\(\"x\"\)\.withField\(\"y\", "
+            r"col\(\"x.y\"\)\.cast\(\"BIGINT\"\)\)\);",
+        ),
         ("parquet", struct(y=1), [1, 2], "'x' is int64 here, and struct in the files;"),
         ("parquet", [[1], []], [["a"], []], "'x' is list<item: string>"),
         ("parquet", pa.nulls(2), struct(y=1), None),

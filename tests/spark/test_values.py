@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 from pyspark.errors import PySparkException
+from pyspark.sql import functions
 from support.branches import Branch, arrow
 from support.kinds import outbox, sqlite_url, tagged_rows
 from support.participant import rows_table, select
@@ -25,7 +26,7 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.sinks.base import participants_of, write_branch
-from tracing_2pc.sinks.values import check_values, with_nulls_inside
+from tracing_2pc.sinks.values import check_values, new_layout, with_nulls_inside
 
 DeltaTable = pytest.importorskip("deltalake").DeltaTable
 pytestmark = pytest.mark.spark
@@ -92,7 +93,7 @@ OTHER_FORMS = {
     "`VOID`": {"text": None, "no column": None, "no member": None},
 }
 TEXT = pa.schema([("v", pa.string()), ("n", pa.int32())])
-CAST = re.compile(r"(CAST\(v AS \w+\)|(?:to_json|map_entries)\(v\))")
+CAST = re.compile(r"(CAST\(v AS \w+\)|(?:to_json|map_entries)\(v\) AS v)")
 NASTY = ["C:\\dir\\", '5" pipe, long', "two\nlines\r\n", '"', "", " a ", "€", "\\N"]
 
 
@@ -254,7 +255,20 @@ def as_the_manual_says(spark: Any, sinks: Sinks, kind: str, head: str) -> None:
         assert "column" in str(caught.value), caught.value
         cast = CAST.search(str(caught.value))
         assert cast is not None
-        sink(df.selectExpr(f"{cast[1]} AS v", "n"))
+        sink(df.selectExpr(cast[1], "n"))
+
+
+def test_a_member_of_a_struct_is_cast_as_it_is_said(spark):
+    """By the line as it stands: SQL's CAST would make a column beside it."""
+    first = spark.sql("SELECT named_struct('y', named_struct('x', 1L), 'z', 'a') AS s")
+    then = spark.sql("SELECT named_struct('y', named_struct('x', 1), 'z', 'a') AS s")
+    known = new_layout(sent(first).schema, "parquet", [], {})
+    with pytest.raises(ConfigurationError) as caught:
+        new_layout(sent(then).schema, "parquet", [], known)
+    said = re.search(r"files: (\.withColumn\(.*?\));", str(caught.value))
+    assert said is not None, caught.value
+    mended = eval(f"then{said[1]}", {"then": then, "col": functions.col})
+    assert new_layout(sent(mended).schema, "parquet", [], known) == {}
 
 
 def test_services_refuse_a_type_that_pyarrow_cannot_read(spark, tmp_path):

@@ -39,6 +39,7 @@ def check_digest(text: str) -> str:
     return text
 
 
+_PLAIN: Final = re.compile("[A-Za-z_][A-Za-z_0-9]*")
 _INTERVALS: Final = ("duration", "month")
 _NO_KEYS: Final = ("struct", "list", "map", "binary", "float", "double", *_INTERVALS)
 _MARKS: Final = {
@@ -49,6 +50,16 @@ _MARKS: Final = {
 """What Spark marks the fields inside of its own types with, and what reads them."""
 
 
+def sql_name(name: str) -> str:
+    """Return the name of a column as Spark's SQL takes it."""
+    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
+
+
+def made_by(function: str, name: str) -> str:
+    """Return the SQL that a function makes a column anew with, under its name."""
+    return f"{function}({sql_name(name)}) AS {sql_name(name)}"
+
+
 def cast_of(field: Any) -> str | None:
     """Return how Spark casts a column that no store has a type for; None: some have.
 
@@ -56,18 +67,20 @@ def cast_of(field: Any) -> str | None:
     """
     name, kind = field.name, field.type
     if str(kind).startswith(_INTERVALS):
-        return f"CAST({name} AS STRING)"
+        return f"CAST({sql_name(name)} AS STRING)"
     inner = [kind.field(n) for n in range(kind.num_fields)]
     for mark in (mark for child in inner for mark in child.metadata or ()):
         if mark in _MARKS:
-            return f"{_MARKS[mark]}({name})"
-    return f"to_json({name})" if any(map(cast_of, inner)) else None
+            return made_by(_MARKS[mark], name)
+    return made_by("to_json", name) if any(map(cast_of, inner)) else None
 
 
 def json_cast_of(field: Any) -> str | None:
     """Return how Spark casts a column that JSON has no form for; None: it has one."""
     if _has_no_keys(field.type):
-        return f"map_entries({field.name})"
+        is_map = hasattr(field.type, "item_type")
+        is_deep = not is_map or _has_no_keys(field.type.item_type)
+        return made_by("to_json" if is_deep else "map_entries", field.name)
     return cast_of(field)
 
 

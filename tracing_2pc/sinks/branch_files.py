@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import decimal
 import json
@@ -17,7 +16,12 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.sinks.values import cast_batch, new_layout, with_nulls_inside
+from tracing_2pc.sinks.values import (
+    cast_batch,
+    new_layout,
+    raise_if_twice,
+    with_nulls_inside,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -255,12 +259,10 @@ def touch(path: Path) -> None:
 
 def _check_columns(schema: pa.Schema, kind: str, partition_by: Sequence[str]) -> None:
     """Refuse a schema that a format lacks, or that cannot be partitioned by these."""
-    times = collections.Counter(name.lower() for name in schema.names)  # as for Spark
-    if twice := [name for name in schema.names if times[name.lower()] > 1]:
-        raise ConfigurationError(
-            f"two columns are named {twice[0]!r} and {twice[1]!r}: rename one"
-        )
-    cast_of = content.json_cast_of if kind == "json" else content.cast_of
+    raise_if_twice(schema)
+    cast_of = {"json": content.json_cast_of, "parquet": _parquet_cast_of}.get(
+        kind, content.cast_of
+    )
     for field in schema:
         if cast := cast_of(field):
             raise _no_form(kind, field, cast)
@@ -283,6 +285,18 @@ def _check_columns(schema: pa.Schema, kind: str, partition_by: Sequence[str]) ->
         )
 
 
+def _parquet_cast_of(field: pa.Field) -> str | None:
+    """Return how Spark casts what no Spark reads from Parquet; None: it does."""
+    import pyarrow as pa
+
+    if not any(kind.startswith("timestamp[ns") for kind in _kinds(field.type)):
+        return content.cast_of(field)
+    if pa.types.is_nested(field.type):
+        return content.made_by("to_json", field.name)
+    kind = "TIMESTAMP" if field.type.tz else "TIMESTAMP_NTZ"
+    return f"CAST({content.sql_name(field.name)} AS {kind})"
+
+
 def _no_form(kind: str, field: pa.Field, cast: str) -> ConfigurationError:
     return ConfigurationError(
         f"column {field.name!r} is {field.type!s:.60}, which readers of {kind} do not "
@@ -300,7 +314,8 @@ def _without_void(schema: pa.Schema) -> pa.Schema:
         name = (deep or schema)[0].name
         raise ConfigurationError(
             f"column {name!r} is of no type, or holds values of none, which would not "
-            f"stay readable in Parquet: give it one, as CAST({name} AS STRING)"
+            f"stay readable in Parquet: give it one, as "
+            f"CAST({content.sql_name(name)} AS STRING)"
         )
     return schema if len(kept) == len(schema) else pa.schema(kept)
 
@@ -325,7 +340,7 @@ def _split(
     texts: list[list[str | None]] = []
     for column in partition_by:
         encoded = batch.column(column).dictionary_encode(null_encoding="encode")
-        values = encoded.dictionary.to_pylist()
+        values = _python_values(column, encoded.dictionary)
         texts.append([text_of(value) for value in values])
         codes = pc.add(pc.multiply(codes, len(values)), encoded.indices.cast("int64"))
     rest = batch.select([n for n in batch.schema.names if n not in partition_by])
@@ -399,7 +414,8 @@ class _Csv:
 
         for field in schema:
             if types.is_nested(field.type):
-                raise _no_form("csv", field, f"to_json({field.name})")
+                cast = content.made_by("to_json", field.name)
+                raise _no_form("csv", field, cast)
         kinds = [pa.string() if f.type in _BYTES else f.type for f in schema]
         self._schema = pa.schema(list(zip(schema.names, kinds, strict=True)))
         self._writer = csv.CSVWriter(file, self._schema)
@@ -429,7 +445,9 @@ class _JsonLines:
 
     def write_table(self, table: pa.Table) -> None:
         for batch in table.to_batches(max_chunksize=1024):
-            for row in batch.to_pylist():
+            columns = map(_python_values, batch.schema.names, batch.columns)
+            for values in zip(*columns, strict=True):
+                row = dict(zip(batch.schema.names, values, strict=True))
                 given = ((k, v) for k, v in row.items() if v is not None)
                 record = {
                     k: content.json_value(v, self._types[k], _json) for k, v in given
@@ -439,6 +457,21 @@ class _JsonLines:
 
     def close(self) -> None:
         pass
+
+
+def _python_values(name: str, column: pa.Array) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):  # of nanoseconds, where there is no pandas
+        import pyarrow as pa
+
+        cast = f"CAST({content.sql_name(name)} AS STRING)"
+        if pa.types.is_nested(column.type):
+            cast = content.made_by("to_json", name)
+        raise ConfigurationError(
+            f"column {name!r} has a date or time that is, in UTC, before the year 1 or "
+            f"after 9999, or is finer than microseconds: write {cast}"
+        ) from None
 
 
 def _json(value: Any) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from tracing_2pc.core.content import sql_name
 from tracing_2pc.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,8 +22,12 @@ _SQL: Final = {
     "date32[day]": "DATE",
     "timestamp[us]": "TIMESTAMP_NTZ",
     "timestamp[us, tz=UTC]": "TIMESTAMP",
+    "string": "STRING",
+    "binary": "BINARY",
+    "float": "FLOAT",
+    "double": "DOUBLE",
 }
-"""Spark's names of types that Arrow calls by another."""
+"""Spark's names of Arrow's types, besides decimals."""
 
 _ODD: Final = re.compile(r"month_interval|tz=(?!UTC\])")
 """What the text of a schema has that has columns to cast or to refuse."""
@@ -62,11 +68,15 @@ def _unreadable(batch: pa.RecordBatch, error: Exception) -> ConfigurationError:
         except pa.ArrowInvalid as invalid:
             error = invalid
             if "UTF8" in str(invalid):
+                fault = f"column {name!r} has text that is no UTF-8"
+                if pa.types.is_nested(column.type):
+                    fault, of = f"{fault} inside of it", "that text"
+                else:
+                    of = sql_name(name)
                 return ConfigurationError(
-                    f"column {name!r} has text that is no UTF-8, which "
-                    f"readers refuse: CAST({name} AS BINARY) keeps its bytes, "
-                    f"make_valid_utf8({name}) (Spark 4) replaces those that are none. "
-                    "Nothing was written"
+                    f"{fault}, which readers refuse: CAST({of} AS BINARY) keeps its "
+                    f"bytes, make_valid_utf8({of}) (Spark 4) replaces those that are "
+                    "none. Nothing was written"
                 )
     return ConfigurationError(str(error))
 
@@ -75,7 +85,7 @@ def year_month(column: str) -> ConfigurationError:
     """Return the refusal of a column that PyArrow has no type for."""
     return ConfigurationError(
         f"column {column!r} is INTERVAL YEAR TO MONTH, or holds one, which PyArrow "
-        f"cannot read: write CAST({column} AS STRING)"
+        f"cannot read: write CAST({sql_name(column)} AS STRING)"
     )
 
 
@@ -123,6 +133,28 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         kept = [batch.column(name) for name in schema.names]
     columns = [c.cast(field.type) for c, field in zip(kept, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def raise_if_twice(fields: Iterable[pa.Field], column: str | None = None) -> None:
+    """Refuse columns, or members at any depth, that differ in case only: one to Spark.
+
+    Raises:
+        ConfigurationError: names both.
+    """
+    import pyarrow as pa
+
+    known: dict[str, str] = {}
+    for field in fields:
+        name, kind = field.name, field.type
+        if (first := known.get(name.lower())) is not None:
+            of = f"two members inside of column {column!r}" if column else "two columns"
+            raise ConfigurationError(
+                f"{of} are named {first!r} and {name!r}: rename one"
+            )
+        known[name.lower()] = name
+        if pa.types.is_nested(kind):
+            inner = [kind.field(n) for n in range(kind.num_fields)]
+            raise_if_twice(inner, column or name)
 
 
 # --- columns that readers put together ------------------------------------------------
@@ -173,7 +205,7 @@ def raise_if_apart(
         if (there := known["columns"].get(name, kind_here)) != kind_here:
             raise _apart(
                 f"column {name!r} is {kind_here} here, and {there} in the {of}"
-                f"{cast_to(name, there)}"
+                f"{cast_to(name, there, columns)}"
             )
 
 
@@ -194,12 +226,24 @@ def _leaves(field: pa.Field, path: str) -> dict[str, str]:
     return {path: str(field.type).replace(" not null", "")}
 
 
-def cast_to(column: str, kind: object) -> str:
-    """Return `: CAST(…)` to an Arrow type; nothing, where Spark calls it otherwise."""
+def cast_to(
+    column: str, kind: object, columns: Mapping[str, object] = MappingProxyType({})
+) -> str:
+    """Return `: ` and how Spark casts to an Arrow type; nothing if it has none.
+
+    A member of a struct is named by its path; `columns` says which are structs.
+    """
     name = str(kind)
-    plain = _SQL.get(name, name.replace("decimal128", "decimal").upper())
-    return (
-        ""
-        if "<" in plain or "[" in plain or name == "struct"
-        else f": CAST({column} AS {plain})"
+    decimal = name.replace("decimal128", "DECIMAL") if name[:7] == "decimal" else None
+    if (plain := _SQL.get(name, decimal)) is None:
+        return ""
+    outer = (
+        n for n in columns if column.startswith(f"{n}.") and columns[n] == "struct"
     )
+    if (root := min(outer, key=len, default=None)) is None:
+        return f": CAST({sql_name(column)} AS {plain})"
+    if any(sql_name(part) != part for part in column.split(".")):
+        return ""
+    inner = column[len(root) + 1 :]
+    member = f'col("{root}").withField("{inner}", col("{column}").cast("{plain}"))'
+    return f': .withColumn("{root}", {member})'

@@ -158,7 +158,9 @@ def check_names(schema: pa.Schema) -> None:
         )
     others = [field for field in schema if sql_type(field.type) is None]
     if others:
-        casts = [content.cast_of(field) or f"to_json({field.name})" for field in others]
+        casts = [
+            content.cast_of(f) or content.made_by("to_json", f.name) for f in others
+        ]
         raise MalformedError(
             f"columns {', '.join(field.name for field in others)}: a table cannot hold "
             f"this type; send {', '.join(casts)} instead"
