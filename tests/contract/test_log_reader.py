@@ -412,9 +412,9 @@ def test_only_what_is_listed_is_read_in_full(history, monkeypatch):
     full: list[str] = []
     summary = reader._summary
 
-    def note(row: Any) -> TransactionSummary:
+    def note(facts: Any, row: Any) -> TransactionSummary:
         full.append(row.id)
-        return summary(row)
+        return summary(facts, row)
 
     monkeypatch.setattr(reader, "_summary", note)
     listed = history.transactions(TransactionFilter(limit=1))

@@ -31,6 +31,8 @@ _MAY_ALTER: Final = sa.text(
     "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
 )
 
+_NONE: Final = frozenset[str]()
+
 logger = logging.getLogger(__name__)
 
 
@@ -65,6 +67,7 @@ class Schema:
         self.version = version
         self.store = store
         self._unreleased = unreleased
+        self.grows = False  # some column is `added`
         self.metadata = sa.MetaData()
         self.identity = self.add(
             "schema",
@@ -75,7 +78,9 @@ class Schema:
 
     def add(self, suffix: str, *items: SchemaItem, **options: Any) -> sa.Table:
         """Define one more table: it is made with the others."""
-        return sa.Table(self.prefix + suffix, self.metadata, *items, **options)
+        table = sa.Table(self.prefix + suffix, self.metadata, *items, **options)
+        self.grows |= any(_SINCE in column.info for column in table.columns)
+        return table
 
     def exists(self, connection: sa.Connection) -> bool:
         """Whether it is there, complete, of our kind and of a version that we know.
@@ -145,6 +150,8 @@ class Schema:
 
         It is asked once for each connection, and only where this release adds columns.
         """
+        if not self.grows:
+            return _NONE
         known: dict[str, frozenset[str]] = connection.info.setdefault(_SINCE, {})
         if self.prefix not in known:
             known[self.prefix] = frozenset(

@@ -6,15 +6,18 @@ Where lists of transactions show it, too, `TransactionSummary` has the same fiel
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterable, Mapping, Set
+import operator
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from tracing_2pc.core.model import Carrier, TransactionRecord
+from tracing_2pc.core.log_reader import TransactionSummary
+from tracing_2pc.core.model import Carrier, TransactionRecord, carrier_from_json
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.kit import added
@@ -32,20 +35,29 @@ class Fact(NamedTuple):
     characters that the database does not take.
     """
 
+    name: str
+    types: tuple[type, ...]
     column: sa.Column[Any]
     store: Store
     read: Read | None
-    changes: bool = False
-    foreign: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name of the column, and of the field."""
-        return self.column.name
+    changes: bool
+    foreign: bool
 
 
-def _field(name: str) -> Store:
-    return lambda record: getattr(record, name)
+_TYPES: Final = {sa.Text: (str,), sa.BigInteger: (int,), sa.Double: (float, int)}
+
+
+def _of(
+    column: sa.Column[Any],
+    store: Store | None,
+    read: Read | None,
+    *,
+    changes: bool,
+    foreign: bool = False,
+) -> Fact:
+    own = store or operator.attrgetter(column.name)
+    types = _TYPES[type(column.type)]
+    return Fact(column.name, types, column, own, read, changes, foreign)
 
 
 def _as_stored(value: Any) -> Any:
@@ -68,7 +80,7 @@ def _fact(
         primary_key=primary_key,
         server_default=server_default,
     )
-    return Fact(column, store or _field(name), read, changes)
+    return _of(column, store, read, changes=changes)
 
 
 def _maybe(
@@ -83,11 +95,12 @@ def _maybe(
 ) -> Fact:
     """A fact that is None until it is known."""
     column = added(since, name, type_) if since else sa.Column(name, type_)
-    return Fact(column, store or _field(name), read, changes, foreign)
+    return _of(column, store, read, changes=changes, foreign=foreign)
 
 
 def _word(name: str) -> Store:
-    return lambda record: getattr(record, name) and str(getattr(record, name))
+    of = operator.attrgetter(name)
+    return lambda record: (word := of(record)) and str(word)
 
 
 def _stored_links(record: TransactionRecord) -> str | None:
@@ -95,7 +108,7 @@ def _stored_links(record: TransactionRecord) -> str | None:
 
 
 def _contexts(text: str | None) -> tuple[Carrier, ...]:
-    return tuple(map(Carrier, json.loads(text or "[]")))
+    return tuple(map(Carrier, json.loads(text))) if text else ()
 
 
 def _rows(stored: int | None) -> int:
@@ -167,38 +180,45 @@ def present(absent: Set[str], *, only_changes: bool = False) -> tuple[Fact, ...]
     )
 
 
+@functools.cache
+def listed(absent: Set[str]) -> tuple[Fact, ...]:
+    """Return the facts that lists show, those of a summary, and how they are read."""
+    names = {field.name for field in dataclasses.fields(TransactionSummary)}
+    # Not decided is not zero rows; and who has no trace context is only not linked.
+    lenient = {"rows": _as_stored, "carrier": carrier_from_json}
+    return tuple(
+        fact._replace(read=lenient.get(fact.name, fact.read))
+        for fact in present(absent)
+        if fact.name in names
+    )
+
+
 def stored(
     connection: sa.Connection, record: TransactionRecord, facts: Iterable[Fact]
 ) -> dict[str, Any]:
     """Return the values of some of a record's columns."""
-    values = {fact.name: fact.store(record) for fact in facts}
+    values = {}
     for fact in facts:
-        if fact.foreign and values[fact.name] is not None:
-            values[fact.name] = storable(connection, values[fact.name])
+        value = fact.store(record)
+        if fact.foreign and value is not None:
+            value = storable(connection, value)
+        values[fact.name] = value
     return values
 
 
-def read(row: Any, names: Container[str], **as_read: Read) -> dict[str, Any]:
-    """Return the facts of a row that a class with these fields has.
-
-    A fact whose column is not there is None. `as_read` replaces how one is read.
+def read(facts: Iterable[Fact], row: Iterable[Any]) -> dict[str, Any]:
+    """Return the fields of a record from a row that begins with these facts.
 
     Raises:
         TypeError, ValueError: a value is damaged.
     """
-    values: Mapping[str, Any] = row._mapping
-    facts = {}
-    for fact in FACTS:
-        if fact.read is not None and fact.name in names:
-            value = values.get(fact.name)
-            if value is not None and not _is_of(fact.column.type, value):
-                raise TypeError(fact.name)
-            facts[fact.name] = as_read.get(fact.name, fact.read)(value)
-    return facts
-
-
-def _is_of(type_: sa.types.TypeEngine[Any], value: Any) -> bool:
-    """Whether a value has its column's type: in SQLite one bit makes 0 of a NULL."""
-    if isinstance(type_, sa.Double):
-        return isinstance(value, (float, int))
-    return isinstance(value, type_.python_type)
+    fields = {}
+    for fact, value in zip(facts, row):  # noqa: B905 - other columns follow
+        # In SQLite one bit makes 0 of a NULL.
+        if value is not None and not isinstance(value, fact.types):
+            raise TypeError(fact.name)
+        if fact.read is _as_stored:
+            fields[fact.name] = value
+        elif fact.read is not None:
+            fields[fact.name] = fact.read(value)
+    return fields

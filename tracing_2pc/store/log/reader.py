@@ -28,13 +28,12 @@ from tracing_2pc.core.model import (
     DeliveryRecord,
     TransactionId,
     TransactionRecord,
-    carrier_from_json,
 )
 from tracing_2pc.core.states import FINAL, TransactionState
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log import statements as sql
-from tracing_2pc.store.log.facts import read
+from tracing_2pc.store.log.facts import Fact, listed, read
 from tracing_2pc.store.log.records import (
     Change,
     is_time,
@@ -134,10 +133,12 @@ class SqlLogReader:
                 reverse=not chosen.open_only,
             )
             # Only now: of a hundred applications most of the rows are not shown.
-            summaries = [_summary(row) for row in itertools.islice(merged, most)]
+            facts = listed(schema.absent_facts(connection))
+            first = itertools.islice(merged, most)
+            summaries = [_summary(facts, row) for row in first]
             deliveries = defaultdict(list)
-            listed = (summary.transaction for summary in summaries)
-            for row in _rows_of(connection, sql.OUTSTANDING_OF, listed):
+            ids = (summary.transaction for summary in summaries)
+            for row in _rows_of(connection, sql.OUTSTANDING_OF, ids):
                 deliveries[row.transaction_id].append(row)
         rows = [
             _with_participants(summary, deliveries[str(summary.transaction)])
@@ -342,12 +343,10 @@ def _started(row: Any) -> float:
         return float(row.started)
 
 
-def _summary(row: Any) -> TransactionSummary:
+def _summary(facts: Iterable[Fact], row: Any) -> TransactionSummary:
     with readable(row.id):
-        # It is only not linked where its trace context is damaged.
-        shown = {"rows": lambda rows: rows, "carrier": carrier_from_json}
-        summary = read(row, sql.SUMMARY, **shown)
-        return TransactionSummary(transaction=TransactionId.parse(row.id), **summary)
+        id_ = TransactionId.parse(row.id)
+        return TransactionSummary(transaction=id_, **read(facts, row))
 
 
 def _delivery(row: Any) -> DeliveryRecord:

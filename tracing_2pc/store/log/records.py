@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -33,8 +32,6 @@ from tracing_2pc.store.log import facts, rules, schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.facts import checksum_of
 from tracing_2pc.store.log.receipts import canonical
-
-_FIELDS: Final = frozenset(f.name for f in dataclasses.fields(TransactionRecord))
 
 _DECIDE: Final = {
     Decision.COMMIT: TransactionEvent.DECIDE_COMMIT,
@@ -127,7 +124,7 @@ class Change:
     def load(self, which: sa.TextClause, **values: Any) -> list[TransactionRecord]:
         """Return records in batch order; refuse one that fails its checksum."""
         absent = schema.absent_facts(self.connection)
-        loads = sql.load_transactions(which, absent)
+        known, loads = facts.present(absent), sql.load_transactions(which, absent)
         rows = self.connection.execute(loads, values).all()
         if not rows:
             return []
@@ -143,7 +140,7 @@ class Change:
             for part in self.connection.execute(parts, values):
                 receipts[part.transaction_id].append(part)
         return [
-            _record(row, deliveries[id_], receipts[id_])
+            _record(known, row, deliveries[id_], receipts[id_])
             for id_, row in transactions.items()
         ]
 
@@ -277,7 +274,10 @@ def _receipt_rows(record: TransactionRecord) -> list[dict[str, Any]]:
 
 
 def _record(
-    row: Any, deliveries: list[Any], receipts: Iterable[Any]
+    known: Iterable[facts.Fact],
+    row: Any,
+    deliveries: list[Any],
+    receipts: Iterable[Any],
 ) -> TransactionRecord:
     """Put a record together, and refuse it if it does not match its checksum."""
     try:
@@ -290,7 +290,7 @@ def _record(
             own_sinks=_names(d for d in deliveries if d.own_sink),
             given_up=_names(d for d in deliveries if d.given_up is not None),
             tries=max((d.retries for d in deliveries), default=0),
-            **facts.read(row, _FIELDS),
+            **facts.read(known, row),
         )
         # Rule 9: a record that cannot be trusted is not read as something else.
         if str(record.id) == row.id and checksum_of(record) == row.checksum:

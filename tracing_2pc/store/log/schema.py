@@ -147,5 +147,7 @@ def exists(database: Database) -> bool:
 
 def absent_facts(connection: sa.Connection) -> frozenset[str]:
     """Return the columns of transactions that an earlier release did not make."""
-    absent, start = LOG.absent(connection), f"{transaction.name}."
+    if not (absent := LOG.absent(connection)):
+        return absent
+    start = f"{transaction.name}."
     return frozenset(n.removeprefix(start) for n in absent if n.startswith(start))

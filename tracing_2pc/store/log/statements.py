@@ -6,7 +6,6 @@ with a parameter in its place neither database would use them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Iterable, Mapping, Set
@@ -14,14 +13,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from tracing_2pc.core.log_reader import TransactionSummary
 from tracing_2pc.store.engines.writes import Writes, join_writes, supports_joined_writes
 from tracing_2pc.store.kit import settled
 from tracing_2pc.store.log import schema
-from tracing_2pc.store.log.facts import Fact, present
-
-SUMMARY: Final = frozenset(f.name for f in dataclasses.fields(TransactionSummary))
-"""Facts that lists of transactions show."""
+from tracing_2pc.store.log.facts import Fact, listed, present
 
 
 def _sql(text: str) -> sa.TextClause:
@@ -412,7 +407,7 @@ AUDIT_OF: Final = (
 """Reads the whole audit, which has a row for each action of a person."""
 
 _SUMMARY: Final = """
-    SELECT id AS id, {columns}
+    SELECT {columns}, id AS id
     FROM {source} WHERE {wanted} ORDER BY batch {order}, attempt {order} LIMIT :most
 """
 _PLACE: Final = """application = :of AND batch BETWEEN :low AND :high
@@ -446,9 +441,8 @@ def summaries(
     if "participant" in wanted:
         source = f"({_looked_at(order, where)}) AS looked_at"
         where = _WANTED["participant"]
-    names = [fact.name for fact in present(absent) if fact.name in SUMMARY]
     # A column has a name of ours, as above.
-    columns = ", ".join(f"{name} AS {name}" for name in names)
+    columns = ", ".join(f"{fact.name} AS {fact.name}" for fact in listed(absent))
     made = {"source": source, "order": order, "wanted": where, "columns": columns}
     return _sql(_SUMMARY.format(**made))
 
