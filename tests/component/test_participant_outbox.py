@@ -18,6 +18,7 @@ from support.transports import OTHERS, TRANSPORTS
 from support.waiting import PATIENT, until
 
 from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.http.bridge import start_sending
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
 
@@ -95,6 +96,14 @@ def test_what_waits_is_sent_before_the_first_request(make, partner, transport):
     send(world, T, ids(1))
     with TRANSPORTS[transport].serve(make().app):
         until(lambda: backlog(world.resource) == 0)
+
+
+def test_a_process_has_the_name_of_its_participant_from_the_start(make, monkeypatch):
+    """In traces and metrics: not that of the outbox's tables."""
+    names: list[str] = []
+    monkeypatch.setattr("tracing_2pc.tracing.sdk.lifecycle.start", names.append)
+    start_sending(make().app)
+    assert names[0] == "participant"
 
 
 @pytest.mark.parametrize("reloads", [False, True])

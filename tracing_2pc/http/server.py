@@ -114,9 +114,11 @@ class _Routes(Views):
 
     def _join(self, app: Any) -> None:
         app.extensions[PARTICIPANT] = self
-        app.extensions.setdefault(STARTS, []).append(self.resource.start)
-        if len(app.extensions[STARTS]) == 1:
+        if STARTS not in app.extensions:
+            app.extensions[STARTS] = []
             _start_with_run(app)
+        # In this order, as within a request: the exporters have the participant's name.
+        app.extensions[STARTS] += [self.export, self.resource.start]
 
     def prepare(self) -> Response:
         with self.serving("prepare", "prepare") as (caller, step):

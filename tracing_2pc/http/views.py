@@ -121,11 +121,15 @@ class Views:
         """Begin a request: its time, its body's limits, this worker's exporters."""
         here, environ = the(g), the(request).environ
         here.tpc_body = environ["wsgi.input"] = TimedInput(environ)
+        self.export()
+        here.tpc_since = time.monotonic()
+
+    def export(self) -> None:
+        """Start this process's exporters, under the name of what it serves."""
         if self.started.get("in") != _in_force():  # else nobody looks for what to start
             lifecycle.start(self.name)
             instruments.start(self.name, scraped=True)
             self.started["in"] = _in_force()
-        here.tpc_since = time.monotonic()
 
     def finish(self, response: Response) -> Response:
         """End a request, whatever was answered."""
