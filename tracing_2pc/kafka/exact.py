@@ -213,10 +213,15 @@ def _words(schema: Any) -> str:
 def _scalar(schema: Any, kind: str) -> Compare:
     is_same, words = _sameness(schema, kind), _words(schema)
 
+    def compare_plain(sent: Any, read: Any) -> Difference | None:
+        if type(sent) is type(read) and sent == read:  # most often
+            return None
+        return compare(sent, read)
+
     def compare(sent: Any, read: Any) -> Difference | None:
         return None if is_same(sent, read) else Difference("", kind_of(sent), words)
 
-    return compare
+    return compare_plain if is_same is _is_same else compare
 
 
 def _sameness(schema: Any, kind: str) -> Callable[[Any, Any], bool]:
@@ -369,8 +374,10 @@ def _is_same_json(sent: Any, read: Any) -> bool:
 
 def _is_same_text(sent: Any, read: Any) -> bool:
     """Compare with what the record's JSON has as text, too: numbers, times, bytes."""
+    if type(sent) is type(read):  # most often
+        return bool(sent == read)
     if isinstance(read, str):
-        return bool(plain_text_of(sent) == read) if sent is not read else True
+        return plain_text_of(sent) == read
     if isinstance(sent, str) and not isinstance(read, bool | bytes):
         return _is_same(_number(sent), read)
     return _is_same(sent, read)
