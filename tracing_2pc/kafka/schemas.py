@@ -18,8 +18,6 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import (
     AvroDeserializer,
     AvroSerializer,
-    _resolve_named_schema,
-    parse_schema_with_repo,
 )
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -261,6 +259,12 @@ class Avro(_Registered):
 
     def _differs_by_registry(self, client: SchemaRegistryClient) -> _Differs:
         """Compare by the schema that the registry has chosen, and by its rules."""
+        # Here alone: the client may move what it does not publish.
+        from confluent_kafka.schema_registry.avro import (
+            _resolve_named_schema,
+            parse_schema_with_repo,
+        )
+
         conf = {"subject.name.strategy.type": "TOPIC"}
         read, columns = AvroDeserializer(client, conf=conf), dict[int, AvroColumns]()
 
