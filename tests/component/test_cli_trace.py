@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,8 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 from flask import Flask
 from support.cli import Operator
+from support.endless import BODY, drip, flood
+from support.served import StandIn, served
 from support.spark import serving
 from support.texts import texts
+from support.waiting import SOON
 
 from tracing_2pc.core.names import SPANS
 from tracing_2pc.inspection import trace_sources
@@ -134,6 +138,27 @@ def test_a_tool_is_asked_where_this_process_reaches_it(operator, spans):
         assert view["links"] == {"jaeger": link.format(trace=TRACE)}
     operator._set("TPC_TRACE_APIS", "jaeger=http://jaeger/{trace}")
     assert "nothing in braces" in operator.err(2, "trace", "orders.7.1")
+
+
+@pytest.mark.parametrize("speaks", [drip, flood])
+def test_an_answer_without_end_is_given_up(operator, spans, monkeypatch, speaks):
+    """In bytes and in time: the spans of this machine are shown."""
+
+    class Endless(StandIn):
+        def do_GET(self) -> None:  # noqa: N802 - as http.server has it
+            speaks(self, BODY)
+            self.close_connection = True
+
+    known(operator)
+    keep(spans, 0, "tpc.transaction")
+    monkeypatch.setattr(trace_sources, "_SECONDS", SOON)
+    monkeypatch.setattr(trace_sources, "_LARGEST", 1 << 20)
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Endless)) as server:
+        url = f"http://127.0.0.1:{server.server_port}/trace/{{trace}}"
+        operator._set("TPC_LINKS", f"jaeger={url}")
+        _, (seen,) = operator.json("trace", "orders.7.1")
+    assert [row["name"] for row in seen["spans"]] == ["tpc.transaction"]
+    assert TEXTS["too long an answer"] in " ".join(seen["notes"])
 
 
 def test_skywalkings_name_of_a_status_is_known(operator, spans):

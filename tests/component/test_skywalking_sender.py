@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from support import telemetry as telemetry_support
+from support.endless import BODY, drip, flood
+from support.served import StandIn, served
 from support.skywalking import Oap, World, certificate, serving
 from support.texts import texts
-from support.waiting import AT_LAST, PATIENT, until
+from support.waiting import AT_LAST, PATIENT, SOON, until
 
 from tracing_2pc.skywalking import propagator, sender
 from tracing_2pc.skywalking.start import CERTIFICATES, TOKEN, start
@@ -49,6 +53,25 @@ def secure(ours) -> Iterator[Oap]:
     """A collector that speaks https."""
     with serving(ours) as server:
         yield server
+
+
+@pytest.mark.parametrize("speaks", [drip, flood])
+def test_an_answer_without_end_holds_nothing_up(speaks, monkeypatch):
+    """Neither its bytes nor its time: what it has taken is taken."""
+
+    class Endless(StandIn):
+        def do_POST(self) -> None:  # noqa: N802 - as http.server has it
+            self.body()
+            speaks(self, BODY)
+            self.close_connection = True
+
+    monkeypatch.setattr(sender, "TIMEOUT", SOON)
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Endless)) as server:
+        collector: Any = SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}")
+        bridge = World(collector)
+        bridge.tracer.start_span("x").end()
+        assert bridge.flush()
+        bridge.close()
 
 
 def test_who_trusts_the_collectors_certificate_sends(secure, ours, monkeypatch):

@@ -249,9 +249,11 @@ def _answer(method: str, url: str, body: bytes | None = None) -> Any:
             return {"data": None}
         if answer.status != 200:
             raise ValueError(f"answered {answer.status}")
-        text = answer.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise ValueError("the answer is too long")
+        text, until = bytearray(), time.monotonic() + _SECONDS
+        while part := answer.read1(1 << 16):
+            text += part
+            if len(text) > _LARGEST or time.monotonic() > until:
+                raise ValueError("the answer is too long")
         try:
             return json.loads(text)
         except (ValueError, RecursionError):

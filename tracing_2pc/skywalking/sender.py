@@ -28,6 +28,9 @@ BATCH: Final = 200
 TIMEOUT: Final = 2.0
 """Seconds, to connect and for the answer."""
 
+LONGEST: Final = 1 << 16
+"""Bytes of an answer's body, which says nothing that is needed."""
+
 TICK: Final = 0.25
 HEARTBEAT: Final = 30.0
 BACKOFF: Final = (0.5, 5.0)
@@ -210,10 +213,24 @@ class Sender:
         )
         url, content = self._to.url + path, json.dumps(body).encode()
         try:
-            answer = self._pool.request("POST", url, body=content, headers=headers)
+            answer = self._pool.request(
+                "POST", url, body=content, headers=headers, preload_content=False
+            )
+            _drain(answer)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return type(error).__name__
         return answer.status
+
+
+def _drain(answer: urllib3.BaseHTTPResponse) -> None:
+    """Read a body to its end, so that its connection is used again; or hang up."""
+    until, left = time.monotonic() + TIMEOUT, LONGEST
+    while part := answer.read1(left):
+        left -= len(part)
+        if not left or time.monotonic() > until:
+            answer.close()
+            return
+    answer.release_conn()
 
 
 @functools.cache
