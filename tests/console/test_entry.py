@@ -325,6 +325,14 @@ def test_a_form_that_comes_from_elsewhere_changes_nothing(
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
+def test_a_query_of_other_bytes_is_refused(app, caplog):
+    """What is no UTF-8 is the caller's fault, and no traceback."""
+    raw = {"QUERY_STRING": "next=\xfc"}
+    answer = app.test_client().get("/login", environ_overrides=raw)
+    assert answer.status_code == 400
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
 @pytest.mark.parametrize("name", ["evil.example:8090", "127.0.0.1.evil.example", "[::"])
 def test_a_strangers_name_leads_to_no_page(app, name):
     """On this machine the console is known by names of this machine. A proxy here has

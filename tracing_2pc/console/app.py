@@ -93,6 +93,7 @@ def console(sources: ConsoleSources, gate: Gate) -> Flask:
     app.register_blueprint(HistoryPages(state))
     app.register_blueprint(RefusedPages(state))
     app.register_blueprint(RefusedBatchPages(state))
+    app.before_request(_check_query)
     app.register_error_handler(Exception, _refuse)
     app.after_request(_protect)
     return app
@@ -103,6 +104,13 @@ class _Cookies(SecureCookieSessionInterface):
 
     def get_cookie_secure(self, app: Flask) -> bool:
         return request.is_secure
+
+
+def _check_query() -> None:
+    try:
+        _ = request.args
+    except UnicodeDecodeError:
+        raise Problem(400, "query: expected UTF-8") from None
 
 
 def _protect(response: Response) -> Response:
