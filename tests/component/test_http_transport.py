@@ -94,6 +94,13 @@ def wire() -> Iterator[Wire]:
         yield wire
 
 
+def test_an_acknowledgement_is_compared_as_it_came(wire, monkeypatch):
+    """Secrets are cut from what is quoted; a state that is one is a state all the same."""
+    monkeypatch.setenv("SOME_SECRET", "committed")
+    wire.says = [answer("200 OK", state="committed")]
+    wire.participant.commit(record())
+
+
 def test_a_commit_names_its_branches_and_forgotten_through(wire):
     """Only branches that voted commit are named; others never matter (rule 4)."""
     wire.says = [answer("200 OK", state="committed")]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tracing_2pc.core import settings
-from tracing_2pc.core.settings import read_secret, without_secrets
+from tracing_2pc.core.settings import (
+    read_secret,
+    remember_secret,
+    without_secrets,
+)
 from tracing_2pc.protocol.decisions import in_a_line
 from tracing_2pc.store.engines.database import describe_error
 
@@ -28,6 +32,7 @@ def _forget(monkeypatch):
         ("TPC_LOG", f"postgresql://db/x?password={SECRET}", SECRET),
         ("DEPLOY_PRIVATE_KEY", f"-----BEGIN KEY-----\n{SECRET}\n--", SECRET),
         ("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={SECRET}", SECRET),
+        ("NATS_SERVERS", f"nats://one:4222,nats://tpc:{SECRET}@two:4222", SECRET),
     ],
 )
 def test_a_secret_of_the_environment_is_cut(monkeypatch, name, value, said):
@@ -47,6 +52,8 @@ def test_a_secret_of_the_environment_is_cut(monkeypatch, name, value, said):
         ("TPC_LOG", "sqlite:////var/tpc/log.db"),
         ("X_TOKEN", "1"),
         ("HOME", "/home/somebody"),
+        ("MAX_TOKENS", "100000"),
+        ("IMAGE", "oci://registry:5000/team/app@sha256"),
     ],
 )
 def test_what_is_no_secret_is_shown(monkeypatch, name, value):
@@ -62,6 +69,22 @@ def test_a_secret_that_was_read_is_cut(tmp_path):
     read_secret(f"file:{tmp_path}/token", "token")
     read_secret(f"file:{tmp_path}/log", "log")
     assert without_secrets(f"{SECRET} hunter22 db/x") == "*** *** db/x"
+
+
+def test_a_short_secret_is_no_part_of_a_word(monkeypatch):
+    """A message that has the word goes on being read."""
+    monkeypatch.setenv("TPC_LOG", "postgresql://tpc:postgres@db/x")
+    assert without_secrets("postgresql: postgres wrong") == "postgresql: *** wrong"
+
+
+def test_what_is_lent_for_minutes_makes_nothing_forgotten(monkeypatch):
+    """A registry gives another token each time; what was read once stays known."""
+    monkeypatch.setattr(settings, "_lent", {})
+    remember_secret(SECRET)
+    tokens = [f"token-{number}" for number in range(1_000)]
+    for token in tokens:
+        remember_secret(token, is_lent=True)
+    assert without_secrets(f"{SECRET} {tokens[-1]}") == "*** ***"
 
 
 class OperationalError(Exception):

@@ -6,10 +6,11 @@ They are checked together, because each of them alone is always plausible.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -344,7 +345,7 @@ _SAYS_SECRET: Final = re.compile(
 )
 _LOGIN: Final = re.compile(r"://[^/\s@]*@")
 _IN_URL: Final = re.compile(
-    r"://[^/\s@:]*:([^\s@]+)@|[?&](?:ssl)?password=([^&\s]+)", re.IGNORECASE
+    r"://[^/\s@:,]*:([^\s@/,]+)@|[?&](?:ssl)?password=([^&\s]+)", re.IGNORECASE
 )
 _SHORTEST: Final = 6
 """Characters of a secret: fewer are in any text."""
@@ -353,47 +354,71 @@ _SURE: Final = 16
 """Characters of a word that is no word of a language."""
 
 _remembered: Final[dict[str, None]] = {}  # the latest last; those of this process
+_lent: Final[dict[str, None]] = {}  # the same, of those that are good for minutes
 _MOST_REMEMBERED: Final = 256
+_MOST_LENT: Final = 16
 
 
-def remember_secret(secret: str) -> None:
-    """Have `without_secrets` cut it from now on, in this process."""
-    _remembered.pop(secret, None)
-    _remembered[secret] = None
-    while len(_remembered) > _MOST_REMEMBERED:
-        _remembered.pop(next(iter(_remembered)), None)
+def remember_secret(secret: str, *, is_lent: bool = False) -> None:
+    """Have `without_secrets` cut it from now on, in this process.
+
+    One that `is_lent` is good for minutes, and makes no other secret forgotten.
+    """
+    known, most = (_lent, _MOST_LENT) if is_lent else (_remembered, _MOST_REMEMBERED)
+    known.pop(secret, None)
+    known[secret] = None
+    while len(known) > most:
+        known.pop(next(iter(known)), None)
 
 
 def without_secrets(text: str, also: Iterable[str] = ()) -> str:
-    """Return a text that another program has said without a secret that we know.
+    """Return what another program said, with every secret that we know cut out.
 
-    Each goes where others read it: a record, a log, a terminal. Cut are the secrets
+    Each goes where others read it: a record, a log, a terminal. Known are the secrets
     that this process has read, and those of its environment: variables whose name says
-    so, and passwords in URLs. Of every URL name and password are cut. Cut a text
-    before you shorten it, or half of a secret stays.
+    so, and passwords in URLs. The login (`name:password@`) of every URL is cut, whether
+    we know it or not. Cut a text before you shorten it, or half of a secret stays.
     """
-    secrets = {*also, *(s for s in _spellings() if len(s) >= _SHORTEST)}
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, "***")
+    if not text:
+        return text
+    secrets = {*also, *(s for s in _known_secrets() if len(s) >= _SHORTEST)}
+    for secret in sorted((s for s in secrets if s and s in text), key=len)[::-1]:
+        if len(secret) < _SURE and secret.isalnum():  # it may be a part of a word
+            text = re.sub(rf"(?<!\w){secret}(?!\w)", "***", text)
+        else:
+            text = text.replace(secret, "***")
     return _LOGIN.sub("://", text)
 
 
-def _spellings() -> set[str]:
-    """Return what to look for: secrets, their lines and long words, in a URL, too."""
-    values = [*_remembered]
-    named = (k for k in os.environ if _SAYS_SECRET.search(k.upper()))
-    values += (os.environ[k] for k in named if not _is_place(k, os.environ[k]))
-    secrets = {value for value in values if "://" not in value}
-    for value in (*values, *os.environ.values()):
-        for found in _IN_URL.findall(value):
-            secrets |= {word for part in found for word in (part, unquote(part))}
+def _known_secrets() -> Iterator[str]:
+    """Yield the secrets of this process, in every spelling."""
+    for name, value in os.environ.items():
+        if _SAYS_SECRET.search(name.upper()) and not _is_place(name, value):
+            yield from _spellings(value)
+        elif "://" in value or "password=" in value.lower():
+            yield from _spellings(value, is_secret=False)
+    for value in (*_remembered, *_lent):
+        yield from _spellings(value)
+
+
+@functools.lru_cache(2048)
+def _spellings(value: str, *, is_secret: bool = True) -> frozenset[str]:
+    """Return a secret, its lines and long words, and passwords of URLs in it.
+
+    Each also as it is quoted in a URL.
+    """
+    secrets = {value} if is_secret and "://" not in value else set[str]()
+    for found in _IN_URL.findall(value):
+        secrets |= {word for part in found for word in (part, unquote(part))}
     for secret in tuple(secrets):
         secrets |= {line.strip() for line in secret.splitlines()}
         secrets |= {w for w in re.split(r"[\s,=:]+", secret) if len(w) >= _SURE}
-    return secrets | {quote(secret, safe="") for secret in secrets}
+    return frozenset(secrets | {quote(secret, safe="") for secret in secrets})
 
 
 def _is_place(name: str, value: str) -> bool:
-    """Whether a variable says only where a secret is."""
+    """Whether a variable says only where a secret is, or how many tokens there are."""
     is_path = value.startswith("/") and Path(value).exists()
-    return is_reference(value) or is_path or name.endswith(("_FILE", "_PATH", "_DIR"))
+    is_count = name.upper().endswith("TOKENS") and value.isdecimal()
+    is_named = name.endswith(("_FILE", "_PATH", "_DIR"))
+    return is_reference(value) or is_path or is_count or is_named

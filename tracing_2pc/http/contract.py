@@ -153,22 +153,24 @@ def read_answer(answer: Answer, *states: str) -> Mapping[str, Any]:
         ParticipantRefusedError: a definite no.
         ParticipantUnavailableError: not an answer; ask again, guess nothing.
     """
-    item, detail = read_object(answer), reason_of(answer)
+    item = read_object(answer) or {}
     request, status, refusal = answer.request, answer.status, refusal_of(answer.status)
+    names_it = item.get("transaction_id") == request.transaction_id
+    if status == OK and names_it and item.get("state") in states:
+        return item
+    detail = reason_of(answer)
     answered = f" answered {status} to {request} ({detail})"
     if refusal in OF_CALLER:  # before the id is read
         why = f"{answered}, which is no acknowledgement: {request.cure_of_token}"
         raise request.error(ParticipantUnavailableError, why, refusal)
-    if item is None or item.get("transaction_id") != request.transaction_id:
+    if not names_it:
         may_mend = status >= 500 or refusal in ASK_AGAIN
         again = "it is asked again; see its own log"
         why = f"{answered} without naming {request.transaction_id}, which is no "
         why += f"acknowledgement: {again if may_mend else request.cure_of_address}"
         raise request.error(ParticipantUnavailableError, why, refusal)
     state = item.get("state")
-    state = _printable(state, 40) if isinstance(state, str) else ""
-    if status == OK and state in states:
-        return item
+    state = _bounded(state, 40) if isinstance(state, str) else ""
     if refusal in _DEFINITE:
         why = f" refused ({status}) {request}: {detail}"
         raise request.error(ParticipantRefusedError, why, refusal, state)
@@ -206,8 +208,11 @@ def reason_of(answer: Answer) -> str:
 
 def _printable(text: object, longest: int) -> str:
     """Bound a foreign text, as it may stand in a message, a log line, a database."""
-    known = without_secrets(str(text or ""))[:longest]
-    return "".join(c if c.isprintable() else "?" for c in known)
+    return _bounded(without_secrets(str(text or "")), longest)
+
+
+def _bounded(text: str, longest: int) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:longest])
 
 
 def read_object(answer: Answer) -> Mapping[str, Any] | None:

@@ -148,7 +148,7 @@ class _Watch:
     def _overdue(self, now: float) -> Iterator[tuple[threading.Event, socket.socket]]:
         slow = Counter[str]()
         for late, read in self._reads.items():
-            # Who has a full share already waits for no more than a moment.
+            # Once a producer has its share of slow bodies, a further one ends at once.
             allowed = STRANGER if slow[read.producer] < _SHARE else _TICK
             is_slow = bool(read.producer) and read.since + allowed < now
             slow[read.producer] += is_slow

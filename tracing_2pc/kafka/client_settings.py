@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.settings import is_reference, read_secret
+from tracing_2pc.core.settings import is_reference, read_secret, without_secrets
 
 OWN_SETTINGS: Final = frozenset(
     {
@@ -83,6 +83,6 @@ def refused_in_one_line(
     except Exception as error:  # noqa: BLE001 - clients raise what they like
         is_kafka = isinstance(error, KafkaException)
         why = error.args[0].str() if is_kafka else str(error) or type(error).__name__
-        for name in secrets & settings.keys():
-            why = why.replace(str(settings[name]), "REDACTED")
+        known = [str(settings[name]) for name in secrets & settings.keys()]
+        why = without_secrets(why, known)
         raise ConfigurationError(f"settings: {' '.join(why.split())}") from None

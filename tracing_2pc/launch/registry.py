@@ -235,7 +235,7 @@ class Repository:
             raise RegistryError(
                 f"{base} answered {answer.status} without a token of {self.name}{cure}"
             )
-        remember_secret(token)
+        remember_secret(token, is_lent=True)
         return token
 
     def _realm(self, realm: str) -> tuple[str, str]:
