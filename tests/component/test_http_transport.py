@@ -95,7 +95,7 @@ def wire() -> Iterator[Wire]:
 
 
 def test_an_acknowledgement_is_compared_as_it_came(wire, monkeypatch):
-    """Secrets are cut from what is quoted; a state that is one is a state all the same."""
+    """Secrets are cut from what is quoted; a state that is one counts all the same."""
     monkeypatch.setenv("SOME_SECRET", "committed")
     wire.says = [answer("200 OK", state="committed")]
     wire.participant.commit(record())
