@@ -11,6 +11,7 @@ from flask import Flask
 from support.kinds import sqlite_url
 
 from tracing_2pc.activemq import ActiveMQIntake, ActiveMQRelay
+from tracing_2pc.activemq.connection import BrokerError
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.grpc import server
 from tracing_2pc.http.server import participant_blueprint
@@ -63,6 +64,31 @@ def test_a_relay_whose_settings_cannot_be_used_does_not_start(
     assert named in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "hush" not in str(raised.value)
+
+
+def test_a_partner_that_is_none_is_refused(tmp_path):
+    """It says what a relay of one's own lacks."""
+
+    class Mine:
+        publish = KafkaRelay.publish
+
+    with pytest.raises(ConfigurationError, match="Mine is neither .*take_over"):
+        Outbox(sqlite_url(tmp_path), Mine())  # type: ignore[arg-type]
+
+
+def test_a_token_that_another_process_had_meanwhile_is_waited_for_again(monkeypatch):
+    """ActiveMQ hides a token for moments: what was missed long ago says nothing now."""
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    relay = ActiveMQRelay("a:1", queue="q")
+    with pytest.raises(BrokerError):
+        relay._miss()
+    relay.let_go()
+    now = 3_600.0
+    with pytest.raises(BrokerError):
+        relay._miss()
+    now = 7_200.0
+    relay._miss()
 
 
 def test_settings_that_can_be_used_need_no_broker(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from support.databases import url
 from support.participant import World, database_of, end, failed, refusing
 from support.postgres import named, running
+from support.protocol import raising
 from support.relay import (
     Topic,
     TopicRelay,
@@ -26,6 +27,7 @@ from support.relay import (
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, until
 
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.outbox.publisher import POLL
 from tracing_2pc.outbox.turns import FIRST_PAUSE, LONGEST_PAUSE
 
@@ -132,6 +134,37 @@ def test_errors_that_come_again_and_again_are_on_record(
     all_turns(relay)
     assert topic.transactions() == ["orders.1.1"]
     assert (world.visible(), listed(world)) == (0, [])
+
+
+def test_nothing_that_is_raised_ends_the_thread(world: World, topic: Topic) -> None:
+    """A server without fsync raises another error, and no request starts it again."""
+    batches(world, 1)
+    relay = publisher(world, TopicRelay(topic), LEASE)
+
+    def refuse(*_: object) -> None:
+        raise ConfigurationError("PostgreSQL runs with fsync = off")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("hold", "note", "let_go"):
+            patch.setattr(relay._queue, name, refuse)
+        assert [relay.turn() for _ in range(FEW)][-1] == LONGEST_PAUSE
+    all_turns(relay)
+    assert topic.transactions() == ["orders.1.1"]
+
+
+def test_another_process_may_try_after_a_few_failures(
+    world: World, topic: Topic
+) -> None:
+    """However long the lease is: what fails here may succeed there."""
+    batches(world, 1)
+    first = publisher(world, TopicRelay(topic), LEASE)
+    second = publisher(world, TopicRelay(topic), LEASE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first._queue, "positions", raising(RuntimeError("a fault")))
+        pauses = [first.turn() for _ in range(FEW)]
+    assert pauses[0] == FIRST_PAUSE
+    all_turns(second)
+    assert topic.transactions() == ["orders.1.1"]
 
 
 def test_a_commit_does_not_end_the_pause_after_an_error(world: World) -> None:

@@ -173,7 +173,7 @@ class ActiveMQRelay:
             BrokerError: no broker answers; another connection has the token still; or
                 it must exist, and was not missed for long enough.
         """
-        self.let_go()
+        self._drop()
         self._token_queue = f"tpc.{journal}"
         connection = self._connection = self._brokers.connect()
         self._lock(connection, f"{self._token_queue}.lock")
@@ -292,7 +292,15 @@ class ActiveMQRelay:
         return Readers(self._number)
 
     def let_go(self) -> None:
-        """Hold no token: the lease may be another process's."""
+        """Hold no token: the lease may be another process's.
+
+        A token that was missed before is looked for again: meanwhile it may have been
+        there.
+        """
+        self._missing_since = float("inf")
+        self._drop()
+
+    def _drop(self) -> None:
         connection = self._connection
         self._reset()
         if connection is not None:

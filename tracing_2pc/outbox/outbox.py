@@ -47,6 +47,9 @@ _BLOCK_SIZE: Final = 1 << 18
 """Messages that are stored together, and what their values take, at most."""
 
 
+_RELAYS: Final = frozenset(name for name in vars(Relay) if not name.startswith("_"))
+
+
 class Outbox(ParticipantEngine):
     """Sends each committed record to a partner, such as `HttpPartner`, or to a relay.
 
@@ -98,6 +101,12 @@ class Outbox(ParticipantEngine):
         lease: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if not isinstance(partner, Relay) and not hasattr(partner, "send"):
+            lacking = sorted(_RELAYS - {*dir(partner)})
+            raise ConfigurationError(
+                f"{type(partner).__name__} is neither a Partner nor a Relay: "
+                f"as a Relay it lacks {', '.join(lacking)}"
+            )
         # The broker of a relay fences who had the lease before.
         longest = 0.0 if isinstance(partner, Relay) else partner.longest
         least = 3 * longest

@@ -100,8 +100,7 @@ class Publisher(Turns):
 
     def _report(self, why: str) -> None:
         why = f"turns of the relay fail: {why}"
-        with contextlib.suppress(sa.exc.SQLAlchemyError, LeaseLostError):
-            self._queue.note(self._holder, UNREADABLE, Position(), why)
+        self._queue.note(self._holder, UNREADABLE, Position(), why)
 
     def _take_turn(self) -> float:
         if time.monotonic() - self._asked > LONGEST_PAUSE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import atexit
+import contextlib
 import logging
 import random
 import secrets
@@ -22,6 +23,9 @@ from tracing_2pc.store.engines.database import describe_error
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 """Seconds after a failure, at most; the pauses double with each further one."""
+
+_ALONE: Final = 2
+"""Failures of turns in a row after which another process may try."""
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +126,8 @@ class Turns(abc.ABC):
         """Drop all that is known here, and say why; return seconds to wait.
 
         Whether a change was made whose commit was not answered, only the database says.
-        The pauses outlast the lease in the end: then another process can try.
+        After a few failures the lease is given back: then another process can try.
+        Nothing that is raised here ends the thread, which no request would start again.
         """
         self._failures += 1
         self._held = -float("inf")
@@ -141,7 +146,11 @@ class Turns(abc.ABC):
             text = "outbox: a turn has failed: pause=%.1f"
             logger.warning(text, pause, exc_info=error)
         if self._failures > 1:
-            self._report(why)
+            with contextlib.suppress(Exception):
+                self._report(why)
+        if self._failures > _ALONE:
+            with contextlib.suppress(Exception):
+                self._queue.let_go(self._holder)
         return pause
 
     def _hold(self) -> Lease:
