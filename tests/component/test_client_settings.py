@@ -72,7 +72,7 @@ def test_a_partner_that_is_none_is_refused(tmp_path):
     class Mine:
         publish = KafkaRelay.publish
 
-    with pytest.raises(ConfigurationError, match="Mine is neither .*take_over"):
+    with pytest.raises(ConfigurationError, match=r"Mine is neither .*take_over"):
         Outbox(sqlite_url(tmp_path), Mine())  # type: ignore[arg-type]
 
 
