@@ -173,26 +173,6 @@ def test_why_nothing_came_is_kept(make, partner):
     assert "/orders" not in item["answer"]
 
 
-def test_tables_of_an_older_release(make, partner, queue):
-    """What they lack is added, and nothing is lost; the older release goes on."""
-    world = refused(make, partner, 422, 422, 422, rows=3)
-    first, second, third = keys_of(T, 3)
-    order(world, "drop", first)
-    world.resource.close()
-    with queue.deciding() as connection:
-        for table in ("quarantine", "by_hand"):
-            drop = f"ALTER TABLE outbox_tpc_{table} DROP COLUMN answer"
-            connection.exec_driver_sql(drop)
-    partner.says, partner.plan = b"still no such card", [422]
-    world = make()
-    assert [item["answer"] for item in listed(world)] == [None, None]
-    assert [item["answer"] for item in listed(world, "?state=dropped")] == [None]
-    order(world, "again", second)
-    all_sent(world)
-    said = {item["key"]: item["answer"] for item in listed(world)}
-    assert said == {third: None, second: "still no such card"}
-
-
 def test_a_page_is_bounded_in_bytes(make, queue, partner):
     """However many long bodies there are, a client reads each page whole."""
     world = make(sends=False)
