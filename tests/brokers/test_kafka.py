@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -222,19 +223,38 @@ def test_an_end_that_the_broker_loses_is_not_taken_for_one(
     }
 
 
+def end_connections(address: str) -> None:
+    """End those of this process to an address, as a broker ends idle ones."""
+    host, port = address.split(":")
+    for path in [*Path("/proc/self/fd").iterdir()]:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(int(path.name))) as connection,
+        ):
+            if connection.getpeername() == (host, int(port)):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.mark.ci
 def test_a_topic_that_is_deleted_is_never_made_again(
     broker: Broker, topic: str, world: World
 ) -> None:
     """By a producer that knows it, or one that does not; a person makes it, as before.
 
-    Kafka's default is to make what a producer asks for, with settings of its own.
+    Kafka's default is to make what a producer asks for, with settings of its own. A
+    producer asks for all topics that it knows when a connection ends.
     """
     relay = KafkaRelay(broker.address, topic=topic, key="id")
     own = Publisher(world.resource._queue, relay, PATIENT)
     keep(world, "orders.1.1", ONE)
     until(lambda: own.turn() and world.visible() == 0)
     broker.delete(topic)
+    assert relay._producer is not None
+    end_connections(broker.address)
+    relay._producer.begin_transaction()
+    relay._producer.produce(broker.topic(), b"it is connected again")
+    relay._producer.commit_transaction(AT_LAST)
+    assert topic not in broker.admin.list_topics(timeout=AT_LAST).topics
     keep(world, "orders.2.1", ONE)
     for _ in range(2):
         until(lambda: own.turn() == 0 and own._failed)

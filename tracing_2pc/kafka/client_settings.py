@@ -25,8 +25,7 @@ OWN_SETTINGS: Final = frozenset(
         "message.max.bytes",
         "group.id",
         "isolation.level",
-        "topic.metadata.refresh.interval.ms",
-        "metadata.max.age.ms",
+        "allow.auto.create.topics",
         "logger",
     }
 )

@@ -57,9 +57,6 @@ _BATCH: Final = 250_000
 _LOOK: Final = 0.005
 """Seconds between two looks whether a transaction has ended: most often it has."""
 
-_LONGEST_AGE: Final = 86_400_000
-"""Milliseconds after which a producer looks at a topic again: the longest it takes."""
-
 _PAGE: Final = 1_000
 """Messages after which the producer is asked how it is getting on."""
 
@@ -256,9 +253,9 @@ class KafkaRelay:
                 "partitioner": "murmur2_random",  # as Java's clients
                 "message.max.bytes": 1_000_000_000,  # `check` knows what a topic takes
                 "batch.size": batch,
-                # To look at topics again, unasked, makes those that were deleted.
-                "topic.metadata.refresh.interval.ms": -1,
-                "metadata.max.age.ms": _LONGEST_AGE,
+                # A producer that refreshes what it knows of topics creates those that
+                # were deleted.
+                "allow.auto.create.topics": "false",
             },
             logger=logger,
         )
