@@ -110,6 +110,18 @@ def test_nothing_is_sent_whose_end_is_lost(cluster):
     kafka.take_over("journal")
 
 
+def test_each_topic_that_was_made_again_is_said(cluster, caplog):
+    """At once in the log, and to whoever looks at readers after more publications."""
+    kafka = KafkaRelay("broker:9092", topic="totals")
+    kafka.take_over("journal")
+    for gone in (["totals"], []):
+        cluster.gone = lambda _, gone=gone: gone
+        kafka.publish(PUBLICATION)
+    said = TEXTS["remade"].format(topic="totals")
+    assert [said in one.message for one in caplog.records] == [True]
+    assert [said in kafka.readers().held_back for _ in range(2)] == [True, False]
+
+
 def settings_of(**config: str) -> dict[Any, Future[Any]]:
     """A broker's answer about a topic's settings."""
     said: Future[Any] = Future()

@@ -277,7 +277,6 @@ class KafkaRelay:
         self._until = time.monotonic() + self._transaction_timeout
         self._firsts.clear()
         self._ids.clear()
-        self._lost = ""
         try:
             self._publish(producer, publication)
         # The last is what a callback sees of a producer whose transaction was ended.
@@ -310,6 +309,7 @@ class KafkaRelay:
                 f"topic {gone[0]} was deleted, or made again, while "
                 f"{publication.position.transaction} was published: look what is there"
             )
+            logger.error("outbox: %s", self._lost)
 
     def _wait_for_end(self) -> None:
         """Wait until the transaction has ended in each partition.
@@ -447,7 +447,8 @@ class KafkaRelay:
             ]
             why = f"readers of {', '.join(held)} are held back"
             return Readers(self._through, why)
-        return Readers(self._through, self._lost)
+        lost, self._lost = self._lost, ""
+        return Readers(self._through, lost)
 
     def let_go(self) -> None:
         """Do nothing: a successor fences this one."""
