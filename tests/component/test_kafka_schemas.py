@@ -44,6 +44,7 @@ MONEY = logical("bytes", "decimal", precision=5, scale=2)
 FIXED_MONEY = MONEY | {"type": "fixed", "name": "money", "size": 4}
 INSTANT = logical("long", "timestamp-micros")
 LOCAL = logical("long", "local-timestamp-micros")
+DATE, TIME = logical("int", "date"), logical("int", "time-millis")
 UUID = logical("string", "uuid")
 ENUM = {"type": "enum", "name": "kind", "symbols": ["a", "b"]}
 MEMBER = {
@@ -51,6 +52,12 @@ MEMBER = {
     "name": "member",
     "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": ["null", "member"]}],
 }
+WIDER = {
+    "type": "record",
+    "name": "wider",
+    "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "float"}],
+}
+NARROW = WIDER | {"name": "narrow", "fields": WIDER["fields"][:1]}
 LIST, MAP = {"type": "array", "items": "int"}, {"type": "map", "values": "float"}
 
 
@@ -233,6 +240,7 @@ def refusal(encoding: Any, made: Record) -> str:
         (MEMBER, {"a": 1, "b": {"a": 2.5, "b": None}}, "record does not hold this"),
         (["null", "int"], 2**31, "null or int does not hold this integer"),
         (ENUM, "secret", "enum does not hold this text"),
+        ([NARROW, WIDER], {"a": 1, "b": 0.1}, "record or record does not hold this"),
     ],
 )
 def test_avro_takes_no_value_that_it_would_change(registry, kind, value, reason):
@@ -258,6 +266,17 @@ def test_avro_takes_no_value_that_it_would_change(registry, kind, value, reason)
         (MONEY, of(pa.decimal128(9, 1), D("-999.9"))),
         (FIXED_MONEY, of(pa.decimal128(9, 2), D("-1.50"))),
         (["null", MONEY], None),
+        (["null", MONEY, "string"], "text"),
+        (["null", MONEY, "double"], 0.1),
+        (["null", MONEY, "long"], 1),
+        (["null", MONEY, "boolean"], True),
+        (["null", FIXED_MONEY, "string"], "text"),
+        (["null", DATE, "string"], "2026-01-02"),
+        (["null", TIME, "string"], "text"),
+        (["null", INSTANT, "string"], "text"),
+        (["null", UUID, "int"], 1),
+        ([NARROW, WIDER], {"a": 1, "b": 0.5}),
+        ([NARROW, WIDER], {"a": 1}),
         (["int", "double"], 2**31),
         (["float", "double"], 0.1),
         (["boolean", "int"], 1),

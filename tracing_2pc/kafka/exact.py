@@ -40,7 +40,7 @@ _PRIMITIVE: Final = frozenset(
 _NUMBERS: Final = (int, float, decimal.Decimal)
 
 _HALF: Final = 2**31
-"""Numbers of an `int` on either side of 0."""
+"""An `int` of Avro is from -2**31 to 2**31 - 1."""
 
 _UTC: Final = datetime.timezone.utc
 
@@ -170,12 +170,13 @@ class AvroColumns:
 
     def _record(self, schema: Any) -> Compare:
         fields = [(f["name"], self._compare(f["type"])) for f in schema["fields"]]
+        names = {name for name, _ in fields}
 
         def compare(sent: Any, read: Any) -> Difference | None:
-            if not isinstance(sent, Mapping):
+            if not isinstance(sent, Mapping) or sent.keys() - names:
                 return Difference("", kind_of(sent), "record")
             for name, field in fields:
-                # What a record lacks is the default of the schema.
+                # A field that the record lacks was written with the schema's default.
                 if name in sent and (found := field(sent[name], read[name])):
                     return found._replace(path=f".{name}{found.path}")
             return None
@@ -240,7 +241,9 @@ def _sameness(schema: Any, kind: str) -> Callable[[Any, Any], bool]:
         return lambda sent, read: (
             sent == prepare(read, schema)
             if isinstance(sent, bytes)
-            else _is_same(sent, read) and (not read or read.adjusted() < whole)
+            else _is_same(sent, read)
+            and isinstance(read, decimal.Decimal)
+            and (not read or read.adjusted() < whole)
         )
     if logical == "uuid":
         return lambda sent, read: (
@@ -250,8 +253,8 @@ def _sameness(schema: Any, kind: str) -> Callable[[Any, Any], bool]:
     def is_same(sent: Any, read: Any) -> bool:
         if type(sent) is int:
             return bool(prepare(read, schema) == sent)
-        if kind == "int" and isinstance(sent, str):  # a date
-            return bool(sent == read.isoformat())
+        if isinstance(sent, str):
+            return type(read) is datetime.date and sent == read.isoformat()
         return _is_same_time(sent, read)
 
     return is_same
@@ -267,7 +270,9 @@ def _is_same_time(sent: Any, read: Any) -> bool:
     if not isinstance(read, datetime.datetime):
         return False
     if sent.tzinfo not in (None, _UTC):
-        sent = sent.astimezone(_UTC)  # else no time of an hour that is there twice is
+        # Python finds no time equal to another zone's in the hour that a clock shows
+        # twice.
+        sent = sent.astimezone(_UTC)
     return bool(sent == read)
 
 
