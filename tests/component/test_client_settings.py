@@ -29,9 +29,9 @@ def kafka(**settings: str) -> KafkaRelay:
     return KafkaRelay("127.0.0.1:1", topic="totals", settings=settings)
 
 
-def registry(options: Any = None, **settings: str) -> KafkaRelay:
-    settings = {name.replace("_", "."): value for name, value in settings.items()}
-    value = Avro(SCHEMA, REGISTRY, settings=settings, options=options)
+def registry(options: Any = None, **settings: str | bool) -> KafkaRelay:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    value = Avro(SCHEMA, REGISTRY, settings=named, options=options)
     return KafkaRelay("127.0.0.1:1", topic="totals", value=value)
 
 
@@ -96,6 +96,21 @@ def test_settings_that_can_be_used_need_no_broker(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "ada:hush")
     made = registry(basic_auth_user_info="env:SECRET")
     Outbox(sqlite_url(tmp_path), made).open()
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+def test_a_registrys_certificate_may_be_verified_without_a_file(tmp_path, verifies):
+    """The registry's client takes a bool there, too."""
+    made = registry(ssl_ca_location=verifies)
+    Outbox(sqlite_url(tmp_path), made).open()
+
+
+def test_how_soon_a_topic_is_looked_at_again_is_a_setting(tmp_path):
+    """Whether a producer makes topics is none."""
+    made = kafka(topic_metadata_refresh_interval_ms="60000")
+    Outbox(sqlite_url(tmp_path), made).open()
+    with pytest.raises(ConfigurationError, match=r"allow\.auto\.create\.topics"):
+        kafka(allow_auto_create_topics="true")
 
 
 def test_an_intake_whose_certificates_are_missing_does_not_start():

@@ -73,7 +73,8 @@ def refused_in_one_line(
     A file that is not there is named, and no secret is.
     """
     for name, value in settings.items():
-        if name.endswith(_FILES) and not Path(value).exists() and value != "probe":
+        is_file = name.endswith(_FILES) and isinstance(value, str) and value != "probe"
+        if is_file and not Path(value).exists():
             raise ConfigurationError(f"settings: {name}: {value}: no such file")
     try:
         yield

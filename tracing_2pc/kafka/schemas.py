@@ -155,8 +155,9 @@ class _Registered(abc.ABC):
 class _Encoders:
     """Encodes by what the registry has said of a topic lately.
 
-    It is asked anew after a minute: one that was put back may know a schema by another
-    number, which those who read must find there. One that is down holds nothing up.
+    It is asked anew after a minute. A registry restored from a backup may give a schema
+    another number, and readers look that number up. While the registry is down, the
+    last number is used.
     """
 
     def __init__(self, connect: Callable[[ExitStack], Encode]) -> None:
