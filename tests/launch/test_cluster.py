@@ -82,6 +82,9 @@ REFUSED = {
     "cluster 'c': server: a URL must not hold": kubeconfig(
         server={"server": "https://a:b@api"}
     ),
+    "cluster 'c': server: expected a host": kubeconfig(
+        server={"server": "https://0.0.0.0.1:6443"}
+    ),
     "context 'now' has 'namespaces'": kubeconfig(context={"namespaces": ["a"]}),
     "no context 'gone'": kubeconfig() | {"current-context": "gone"},
     "no current-context": kubeconfig() | {"current-context": ""},
@@ -152,6 +155,18 @@ def test_several_files_are_one(write):
         token_file=str(folders[2] / "token"),
         certificate=(str(folders[2] / "a.crt"), str(folders[2] / "a.key")),
     )
+
+
+def test_an_empty_file_among_several_says_nothing(write):
+    """As to kubectl, whether it holds a comment or not a byte."""
+    write("", "# nothing yet\n", kubeconfig())
+    assert Cluster.load() == Cluster("https://api:6443", token="a-token")
+
+
+def test_every_address_of_this_machine_is_this_machine(write):
+    """As k3d writes it; what only begins so is no address."""
+    write(kubeconfig(server={"server": "https://0.0.0.0:6443"}))
+    assert Cluster.load().url == "https://127.0.0.1:6443"
 
 
 def test_no_file_is_no_cluster(write):

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import TransactionId, check_application
@@ -161,6 +162,14 @@ def test_a_key_that_comes_twice_is_named(tmp_path):
         "a": {"b": 1},
         "c": {"b": 2},
     }
+
+
+def test_a_merge_may_be_merged_again():
+    """And overridden, as YAML has it; a key that does come twice is named still."""
+    text = "a: &a {x: 1, y: 1}\ntop: {b: &b {<<: *a, x: 3}}\nc: {<<: *b}\n"
+    assert read_yaml(text)["c"] == {"x": 3, "y": 1}
+    with pytest.raises(yaml.YAMLError, match="'x' comes twice"):
+        read_yaml("a: &a {x: 1}\nb: {<<: *a, x: 3, x: 4}\n")
 
 
 def test_an_image_that_is_built_may_be_anywhere_in_the_pod():

@@ -1,7 +1,7 @@
 """YAML as kubectl reads it; and its own files: which cluster, and who we are there.
 
-What such a file says is obeyed, or refused by its name: what is left out would be
-another cluster, another namespace, or other rights than kubectl has.
+Each field is obeyed or refused by name. To ignore one could mean another cluster,
+namespace or set of rights than kubectl uses.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import atexit
 import base64
 import functools
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,22 +34,24 @@ _KNOWN: Final = {
 _IGNORED: Final = {"extensions", "disable-compression"}
 """Fields that change nothing of what is asked, or of whom."""
 
+_EACH_ADDRESS: Final = re.compile(r"^(https?://)0\.0\.0\.0(?=[:/]|$)")
+
 
 class _Loader(yaml.SafeLoader):
     """Refuses a key that comes twice: one of its values would be left out."""
 
-    def construct_mapping(
-        self, node: yaml.MappingNode, *how: bool, **more: bool
-    ) -> Any:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # As it is written: later, what is merged into it stands among its own keys.
+        node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
                 if (key.tag, key.value) in seen:
-                    raise yaml.constructor.ConstructorError(
+                    raise yaml.composer.ComposerError(
                         None, None, f"the key {key.value!r} comes twice", key.start_mark
                     )
                 seen.add((key.tag, key.value))
-        return super().construct_mapping(node, *how, **more)
+        return node
 
 
 _MERGE: Final = "tag:yaml.org,2002:merge"
@@ -100,7 +103,8 @@ def load() -> Cluster:
     missing = ""
     for path in (Path(name) for name in told.split(os.pathsep) if name):
         try:
-            items.append((path, _object(read_yaml(path.read_text(encoding="utf-8")))))
+            said = read_yaml(path.read_text(encoding="utf-8"))
+            items.append((path, {} if said is None else _object(said)))
         except FileNotFoundError as error:
             missing = f"{path}: {error.strerror}"
         except OSError as error:
@@ -129,7 +133,8 @@ def _cluster(items: Sequence[tuple[Path, Mapping[str, Any]]]) -> Cluster:
     context = _entry(items, "context", current)
     cluster = _entry(items, "cluster", context.text("cluster"))
     user = _entry(items, "user", context.text("user"))
-    server = cluster.text("server") or ""
+    # k3d's: the address that a port is open at, which is each one of this machine.
+    server = _EACH_ADDRESS.sub(r"\g<1>127.0.0.1", cluster.text("server") or "")
     try:
         place = split_address(server)
     except ValueError as error:
