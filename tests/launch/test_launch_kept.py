@@ -8,10 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc.core.errors import CommitPendingError, ConfigurationError
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.launch.plan import Plan
+from tracing_2pc.launch.suspended_job import SuspendedJob
+from tracing_2pc.launch.waiting import difference
 
 Object = dict[str, Any]
+
+SAYS_SO = texts("launch")
 
 SAYS = [sys.executable, "-c", "raise SystemExit('no such table')"]
 
@@ -105,6 +112,76 @@ def test_a_deployment_that_a_webhook_scales_is_not_voted_for(world):
         world.launch()
     assert world.kubelet.named("Deployment") == {}
     assert world.kubelet.started == []
+
+
+def queues(item: Object) -> None:
+    notes = item["metadata"].setdefault("annotations", {})
+    item["metadata"]["labels"] |= {"kueue.x-k8s.io/queue-name": "default"}
+    notes["kueue.x-k8s.io/priority"] = "high"
+
+
+def test_a_job_that_kueue_would_queue_is_not_voted_for(world):
+    """Of a default LocalQueue, it would start the job before the decision."""
+    webhook(world, queues)
+    with pytest.raises(ConfigurationError, match=SAYS_SO["queued by Kueue"]):
+        world.launch()
+    assert world.jobs() == {}
+    assert world.kubelet.started == []
+
+
+@pytest.mark.ci
+def test_a_job_that_kueue_would_queue_is_not_made_again(world):
+    """A job that was deleted before its start: said, and waited for."""
+    name = undelivered(world, "Job")
+    webhook(world, queues)
+    world.kubelet.cluster.delete("Job", "default", name)
+    with pytest.raises(CommitPendingError, match=SAYS_SO["queued by Kueue"]):
+        world.launch()
+    world.kubelet.let_go()
+    assert [started for started, _ in world.kubelet.started] == ["totals-0-1"]
+
+
+def with_env(*env: Object) -> Object:
+    pod = {"containers": [{"name": "totals", "image": "t@x", "env": [*env]}]}
+    return {"metadata": {}, "spec": {"template": {"spec": pod}}}
+
+
+ONE, TWO = {"name": "A", "value": "1"}, {"name": "A", "value": "2"}
+SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
+FROM = {"name": "A", "valueFrom": SECRET}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept", "is_kept"),
+    [
+        ([ONE, TWO], [ONE, TWO], True),
+        ([ONE, TWO], [TWO], True),
+        ([ONE, TWO], [TWO, ONE], False),
+        ([ONE], [ONE, FROM], False),
+        ([ONE], [FROM, ONE], True),
+        ([FROM], [ONE], False),
+        ([FROM], [{**FROM, "valueFrom": {"secretKeyRef": {"name": "t"}}}], True),
+    ],
+)
+def test_of_a_variable_that_comes_twice_the_last_one_counts(sent, kept, is_kept):
+    """As in Kubernetes, whether it has a value or is told from where to take it."""
+    said = None if is_kept else "A of container totals"
+    assert difference(with_env(*sent), with_env(*kept)) == said
+
+
+def with_param(value: object) -> Object:
+    params = [{"name": "n", "value": value}]
+    return {"kind": "TaskRun", "metadata": {}, "spec": {"params": params}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [(5, "5"), (0, "0"), (True, "true"), (1.5, "1.5"), (1.0, "1"), (["a"], ["a"])],
+)
+def test_a_param_is_text_to_tekton(sent, kept):
+    """A number and a boolean are kept as text; another value is seen."""
+    assert difference(with_param(sent), with_param(kept)) is None
+    assert difference(with_param(sent), with_param("other")) == "param n"
 
 
 @pytest.mark.ci
@@ -233,24 +310,26 @@ def of_another_image(world, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "part"),
+    ("change", "kind", "said"),
     [
-        pytest.param(replaced, "Job", "annotation", marks=pytest.mark.ci),
-        pytest.param(unsuspended, "Job", "suspend", marks=pytest.mark.ci),
+        pytest.param(replaced, "Job", SAYS_SO["another object"], marks=pytest.mark.ci),
+        pytest.param(
+            unsuspended, "Job", "has another suspend than was", marks=pytest.mark.ci
+        ),
         pytest.param(
             of_another_image,
             "Deployment",
-            "image of container totals",
+            "has another image of container totals than was",
             marks=pytest.mark.ci,
         ),
     ],
 )
-def test_what_is_changed_after_the_vote_is_not_started(world, change, kind, part):
+def test_what_is_changed_after_the_vote_is_not_started(world, change, kind, said):
     """It is said, and waited for; deleted, it is made anew as it was prepared."""
     name = undelivered(world, kind)
     change(world, name)
     world.kubelet.let_go()
-    with pytest.raises(CommitPendingError, match=f"has another {part} than was prep"):
+    with pytest.raises(CommitPendingError, match=said):
         world.launch()
     found = world.kubelet.named(kind)[name]
     assert "tracing-2pc/started" not in (found["metadata"].get("annotations") or {})
@@ -280,6 +359,46 @@ def test_a_check_beside_an_injected_container_ends(world, command):
         return
     world.launch()
     assert list(world.jobs()) == ["totals-0-1"]
+
+
+class OnePod:
+    """A cluster with one pod, of this status."""
+
+    def __init__(self, status: Object) -> None:
+        self.status = status
+
+    def list(self, *_: object) -> list[Object]:
+        return [{"metadata": {"name": "pod"}, "status": self.status}]
+
+
+def ended(name: str, code: int) -> Object:
+    state = {"terminated": {"exitCode": code, "message": name}}
+    return {"name": name, "state": state}
+
+
+RUNS = {"name": "totals", "state": {"running": {}}}
+WAITS = {"name": "totals", "state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "first", "own", "found"),
+    [
+        ("Succeeded", 143, ended("totals", 0), [(0, "totals")]),
+        ("Failed", 143, ended("totals", 3), [(3, "totals")]),
+        ("Running", 1, RUNS, []),
+        ("Pending", 1, WAITS, []),
+        ("Failed", 1, WAITS, [(1, "first")]),
+    ],
+)
+def test_a_check_ends_as_its_own_container_does(phase, first, own, found):
+    """However a sidecar ends, or begins; an init container counts if it was the end."""
+    statuses = {"initContainerStatuses": [ended("first", first)]}
+    status = {"phase": phase, **statuses, "containerStatuses": [own]}
+    template = {"spec": {"containers": [{"name": "totals", "image": "t@x"}]}}
+    meta = {"name": "totals", "namespace": "default"}
+    manifest = {"kind": "Job", "metadata": meta, "spec": {"template": template}}
+    check = Plan(manifest, ("true",)).check_job(TransactionId("totals", 0, 1), None)
+    assert SuspendedJob(OnePod(status))._ended(check) == found
 
 
 @pytest.mark.ci

@@ -20,7 +20,7 @@ from tracing_2pc.launch.built_image import Build
 from tracing_2pc.launch.cluster import own_namespace
 from tracing_2pc.launch.plan import BUILT, KINDS, Plan
 from tracing_2pc.launch.registry import check_repository, check_tag
-from tracing_2pc.launch.waiting import WORD, Place
+from tracing_2pc.launch.waiting import QUEUES, WORD, Place
 
 _LABEL: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAMES: Final = {
@@ -29,7 +29,6 @@ _NAMES: Final = {
 }
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEYS: Final = {"job", "build", "check", "participants", "record", "timeout"}
-_QUEUES: Final = "kueue.x-k8s.io/"
 _CUT: Final = 31
 _LOGGED: Final = 16
 """Characters of a digest that stand in a record, as the beginning of its run."""
@@ -153,9 +152,9 @@ def _job(item: Any) -> dict[str, Any]:
         if not isinstance(meta.get(field), str) or not form.fullmatch(meta[field]):
             raise ValueError(f"job.metadata.{field}: small letters, digits and dashes")
     for field in ("labels", "annotations"):
-        if any(str(name).startswith(_QUEUES) for name in meta.get(field) or ()):
+        if any(str(name).startswith(QUEUES) for name in meta.get(field) or ()):
             raise ValueError(
-                f"job.metadata.{field}: {_QUEUES}… has Kueue start it by itself, "
+                f"job.metadata.{field}: {QUEUES}… has Kueue start it by itself, "
                 "before the decision: leave it out"
             )
     spec = _object(manifest.get("spec"), "job.spec")

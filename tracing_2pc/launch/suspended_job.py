@@ -9,7 +9,7 @@ nor a hand can make a commit start it a second time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
@@ -33,8 +33,8 @@ from tracing_2pc.launch.waiting import (
     create,
     difference,
     is_same,
+    refusal,
     wait_for,
-    would_change,
 )
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
@@ -235,20 +235,22 @@ class SuspendedJob:
     def _ended(self, check: Object) -> list[tuple[int, str]]:
         """Return exit code and message of a check's container, once it has ended.
 
-        Of an init container that failed, too.
+        Of the init container that failed, if the pod has failed without it. A sidecar
+        is an init container, too: however it ends, that says nothing of the check.
         """
         meta = check["metadata"]
         (own,) = check["spec"]["template"]["spec"]["containers"]
         mine = {name: meta["labels"][name] for name in (TRANSACTION, ROLE)}
         for pod in self.cluster.list("Pod", meta["namespace"], mine):
             status = pod.get("status") or {}
-            for kind in ("initContainerStatuses", "containerStatuses"):
-                for container in status.get(kind) or ():
-                    ended = (container.get("state") or {}).get("terminated")
-                    is_own = container.get("name") == own["name"]
-                    code = int(ended.get("exitCode") or 0) if ended else 0
-                    if ended and (is_own or (code and kind[0] == "i")):
-                        return [(code, str(ended.get("message") or ""))]
+            containers = status.get("containerStatuses") or ()
+            found = _ends(c for c in containers if c.get("name") == own["name"])
+            if not found and status.get("phase") == "Failed":
+                first = _ends(status.get("initContainerStatuses") or ())
+                # The last one: none begins after it.
+                found = [end for end in first if end[0]][-1:]
+            if found:
+                return found
         return []
 
     def _create_again(self, kept: Object, item: Object | None) -> None:
@@ -261,8 +263,8 @@ class SuspendedJob:
         if item is not None:
             self._let_go_of(item, kept, item["metadata"]["resourceVersion"])
         found = self.cluster.create(kept, dry_run=True)
-        if found is not None and (part := difference(kept, found)) is not None:
-            raise ClusterError(would_change(kept, part))
+        if found is not None and (why := refusal(kept, found)) is not None:
+            raise ClusterError(why)
         self.cluster.create(kept)
 
     def _start(self, item: Object, transaction: TransactionId, replicas: int) -> bool:
@@ -402,10 +404,20 @@ def _place(item: Object) -> tuple[str, str, str]:
 
 def _changed(kept: Object, part: str) -> str:
     kind, namespace, name = _place(kept)
+    differs = f"has another {part} than was prepared"
+    if part == "annotation":
+        differs = "is not the object that this launch made"
     return (
-        f"{kind} {name} in {namespace} has another {part} than was prepared, so it is "
-        "not started: delete it, and it is made anew as it was prepared"
+        f"{kind} {name} in {namespace} {differs}, so it is not started: delete it, and "
+        "it is made anew as it was prepared"
     )
+
+
+def _ends(containers: Iterable[Object]) -> list[tuple[int, str]]:
+    """Return exit code and message of each container that has ended."""
+    states = (container.get("state") or {} for container in containers)
+    ended = (state["terminated"] for state in states if state.get("terminated"))
+    return [(int(e.get("exitCode") or 0), str(e.get("message") or "")) for e in ended]
 
 
 def _journal_name(application: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ CREATION: Final = "tracing-2pc/creation"
 
 WORD: Final = "tracing-2pc/transactionId"
 """The label with a user's own word for a launch; it means nothing to us."""
+
+QUEUES: Final = "kueue.x-k8s.io/"
+"""How names begin by which Kueue starts a job by itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +84,9 @@ def create(cluster: Cluster, item: Object, stopping: threading.Event) -> None:
     """Create an object; it is kept as it was sent, or it is refused.
 
     What the cluster would make of it is asked first, so that what a webhook changes
-    does not run. An earlier try whose answer was lost is known by its annotation; one
-    without that annotation, as a ConfigMap, may be anybody's.
+    does not run. If an earlier try was stored and its answer lost, the annotation shows
+    that the object is ours. A ConfigMap has no such annotation: whoever made it, it is
+    used.
 
     Raises:
         AbortedError: as `wait_for`.
@@ -94,7 +99,7 @@ def create(cluster: Cluster, item: Object, stopping: threading.Event) -> None:
 
     def is_there() -> bool:
         found = cluster.create(item, dry_run=True)
-        if found is not None and difference(item, found) is None:
+        if found is not None and refusal(item, found) is None:
             found = cluster.create(item)
         if found is None:
             found = cluster.get(kind, meta["namespace"], meta["name"])
@@ -105,19 +110,33 @@ def create(cluster: Cluster, item: Object, stopping: threading.Event) -> None:
                     f"{name} is there already, and it is not this launch's: delete it, "
                     "or name the job otherwise"
                 )
-        if (part := difference(item, found)) is not None:
-            raise ConfigurationError(would_change(item, part))
+        if (why := refusal(item, found)) is not None:
+            raise ConfigurationError(why)
         return True
 
     wait_for(is_there, stopping, f"the creation of {name}")
 
 
-def would_change(item: Object, part: str) -> str:
-    """Say which part of an object a cluster would not keep, and what to do."""
+def refusal(sent: Object, kept: Object) -> str | None:
+    """Say why the object that a cluster would keep is refused, and what to do.
+
+    None if it is not. A label or an annotation of Kueue's may have come from its
+    webhook: Kueue would start the job before the decision.
+    """
+    meta, name = kept["metadata"], f"{sent['kind']} {sent['metadata']['name']}"
+    for field in ("labels", "annotations"):
+        added = (meta.get(field) or {}).keys() - (sent["metadata"].get(field) or {})
+        for one in sorted(n for n in added if n.startswith(QUEUES)):
+            return (
+                f"{name}: Kueue would start it before the decision, by the "
+                f"{field[:-1]} {one} that its webhook adds: launch it in a namespace "
+                "without a default LocalQueue"
+            )
+    if (part := difference(sent, kept)) is None:
+        return None
     return (
-        f"{item['kind']} {item['metadata']['name']}: the cluster would keep another "
-        f"{part} than was sent: have its webhooks leave the job as it is, or write it "
-        "into the job"
+        f"{name}: the cluster would keep another {part} than was sent; a webhook "
+        "changes it: exempt this job from it, or write the changed value into the file"
     )
 
 
@@ -138,8 +157,8 @@ def difference(sent: Object, kept: Object) -> str | None:
     Looked at is what a transaction rests on: whose it is, that it does not run, and
     what it runs. Whatever a cluster adds is left alone.
     """
-    found = dict(_parts(kept))
-    return next((n for n, value in _parts(sent) if found.get(n) != value), None)
+    wanted, found = dict(_parts(sent)), dict(_parts(kept))
+    return next((n for n, value in wanted.items() if found.get(n) != value), None)
 
 
 def _parts(item: Object) -> Iterator[tuple[str, Any]]:
@@ -161,7 +180,7 @@ def _parts(item: Object) -> Iterator[tuple[str, Any]]:
         if field in spec:
             yield field, spec[field]
     for param in _all(spec, "params"):
-        yield f"param {param.get('name')}", param.get("value") or ""
+        yield f"param {param.get('name')}", _as_tekton_keeps(param.get("value"))
     yield "taskRef", (spec.get("taskRef") or {}).get("name")
     pod = template.get("spec") or {}
     for kind in ("initContainers", "containers"):
@@ -170,12 +189,20 @@ def _parts(item: Object) -> Iterator[tuple[str, Any]]:
             yield f"image {name}", container.get("image")
             for field in ("command", "args"):
                 yield f"{field} {name}", container.get(field) or []
-            for one in _all(container, "env"):
-                if "valueFrom" not in one:
-                    yield f"{one.get('name')} {name}", one.get("value") or ""
+            for one in _all(container, "env"):  # the last one of a name counts
+                value = bool(one.get("valueFrom")) or one.get("value") or ""
+                yield f"{one.get('name')} {name}", value
     for volume in _all(pod, "volumes"):
         if image := volume.get("image"):
             yield f"image of volume {volume.get('name')}", image.get("reference")
+
+
+def _as_tekton_keeps(value: Any) -> Any:
+    """Return a param's value as Tekton has it: what is no list or object is text."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # the API server writes 1.0 so
+    keeps = isinstance(value, str | list | dict)
+    return value if keeps else "" if value is None else json.dumps(value)
 
 
 def _all(item: Object, field: str) -> Any:
