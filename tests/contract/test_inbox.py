@@ -303,8 +303,9 @@ def test_an_inbox_that_was_put_back_is_seen(tmp_path: Path):
     with pytest.raises(InboxChangedError, match="ends at 2"):
         inbox.check(read)
     inbox.store("shop", [event("another")])
-    with pytest.raises(InboxChangedError, match="'c', and is another event 'another'"):
-        inbox.read(Offset(), read)
+    for place in (read, read._replace(digest="")):
+        with pytest.raises(InboxChangedError, match="is another event 'another'"):
+            inbox.read(Offset(), place)
     inbox.close()
     new = Inbox(f"sqlite:///{tmp_path}/new.db")
     new.store("shop", [event(name) for name in "abcd"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from pyspark.sql import functions
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.branches import TRACE
 from support.spark import ROWS, numbers_of
 from support.tracing import exported
@@ -17,6 +18,7 @@ from tracing_2pc.core import names
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.http.events import events_blueprint
 from tracing_2pc.inbox import Inbox, NewEvent
+from tracing_2pc.inbox.inbox import InboxChangedError
 from tracing_2pc.spark.inbox_source import InboxSource
 
 __all__ = ["exported"]
@@ -31,7 +33,7 @@ class Query:
         spark.dataSource.register(InboxSource)
         self._spark = spark
         self._folder = folder
-        self._options = {"url": url, "reader": "numbers"}
+        self.options = {"url": url, "reader": "numbers"}
         self.inbox = inbox
         self.batches: list[tuple[int, list[str]]] = []
 
@@ -45,7 +47,7 @@ class Query:
                 raise RuntimeError("the job dies here")
 
         stream = self._spark.readStream.format("tpc_inbox")
-        writer = stream.options(**{**self._options, **options}).load().writeStream
+        writer = stream.options(**{**self.options, **options}).load().writeStream
         checkpoint = str(self._folder / "checkpoint")
         query = (
             writer.foreachBatch(note)
@@ -106,6 +108,20 @@ def test_an_inbox_that_is_another_one_ends_the_query(query, tmp_path):
     query.add("other")
     with pytest.raises(Exception, match="position 2 was read in another inbox"):
         query.run()
+
+
+def test_a_checkpoint_without_a_digest_is_read(query):
+    """By position and id; one of another source is refused with a sentence."""
+    query.add("a", "b")
+    reader = InboxSource(query.options).streamReader(None)
+    known = query.inbox.offset_at(query.inbox.start(), 1)._asdict()
+    del known["digest"]
+    assert reader.latestOffset(known, ReadAllAvailable()) == query.inbox.end()._asdict()
+    with pytest.raises(InboxChangedError, match="and is another event 'a'"):
+        reader.latestOffset({**known, "id": "c"}, ReadAllAvailable())
+    with pytest.raises(InboxChangedError, match="the checkpoint is another source's"):
+        reader.latestOffset({"position": 1}, ReadAllAvailable())
+    reader.stop()
 
 
 def test_columns(spark, query, tmp_path):

@@ -383,7 +383,10 @@ class Inbox:
                 "raise keep=, or begin a new reader with a new checkpoint"
             )
         found = self._tables.offset_of(connection, offset.position, head.inbox)
-        if offset.digest and found.digest not in ("", offset.digest):
+        read, there = offset.digest, found.digest
+        if not read:  # an earlier checkpoint
+            read, there = offset.id, found.id
+        if "" not in (read, there) and read != there:
             raise InboxChangedError(
                 f"{where} was event {offset.id!r}, and is another event {found.id!r}. "
                 f"{_PUT_BACK}"

@@ -250,8 +250,9 @@ def _to_spark(offset: Offset) -> dict[str, Any]:
 
 def _from_spark(offset: Mapping[str, Any]) -> Offset:
     try:
-        texts = (str(offset[name]) for name in ("id", "inbox", "digest"))
-        return Offset(int(offset["position"]), *texts)
+        position, id_ = int(offset["position"]), str(offset["id"])
+        digest = str(offset.get("digest", ""))
+        return Offset(position, id_, str(offset["inbox"]), digest)
     except (KeyError, TypeError, ValueError):
         raise InboxChangedError(
             "the checkpoint is another source's: give this query one of its own"
