@@ -391,7 +391,7 @@ def test_an_id_is_known_after_its_event_is_gone(inbox, clock):
         live(clock, days, inbox)
         return inbox.store("shop", [event("a")])[0].is_new
 
-    assert (pass_days(1), pass_days(8), pass_days(80), pass_days(2)) == (
+    assert (pass_days(1), pass_days(8), pass_days(80), pass_days(3)) == (
         False,
         False,
         False,
@@ -416,6 +416,54 @@ def test_a_clock_that_is_ahead_for_a_while_forgets_nothing(inbox, clock, ahead):
     assert not inbox.store("shop", [event("a")])[0].is_new
     live(clock, 90, inbox)
     assert inbox.store("shop", [event("a")])[0].is_new
+
+
+@pytest.mark.parametrize("days", [1, 365])
+def test_a_clock_that_is_behind_for_a_moment_forgets_nothing(inbox, clock, days):
+    """No event and no id is deleted before its time by the right clock; then both are.
+    The notes that the clock made doubtful begin anew."""
+    inbox.begin("reader")
+    for name in "abcde":
+        inbox.store("shop", [event(name)])
+        live(clock, 1, inbox)
+    clock.now -= days * DAY
+    inbox.confirm("reader", inbox.end())
+    clock.now += days * DAY
+    for _ in range(7):  # until `a` is 7 days old
+        clock.now += DAY / 4
+        inbox.confirm("reader", inbox.end())
+        assert inbox.start().position == 0
+    assert live(clock, 8, inbox) == 5
+    assert not inbox.store("shop", [event("a")])[0].is_new
+    live(clock, 90, inbox)
+    assert inbox.store("shop", [event("a")])[0].is_new
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("days", [0.1, 1, -1, 365, -365])
+def test_readers_whose_clocks_differ_delete_nothing_early(
+    inbox, url, clock, days, times
+):
+    """However often each confirms before the other does: an event that both passed is
+    kept for `keep`. When the clocks agree again, it is deleted."""
+    wrong = Clock()
+    other = Inbox(url, clock=wrong)
+    inbox.begin("reader")
+    other.begin("other")
+    inbox.confirm("reader", inbox.end())
+    inbox.store("shop", [event("a"), event("b")])
+    since = clock.now
+    while clock.now - since < 6.5 * DAY:
+        for at in (inbox, other):
+            for _ in range(times):
+                clock.now += DAY / 5
+                wrong.now = clock.now + days * DAY
+                at.confirm("reader" if at is inbox else "other", at.end())
+                if clock.now - since < 7 * DAY:
+                    assert inbox.start().position == 0
+    assert live(clock, 11, inbox) == 2
+    other.close()
 
 
 @pytest.mark.ci

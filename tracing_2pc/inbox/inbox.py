@@ -62,8 +62,11 @@ class Inbox:
     stored once. That holds for `ids`, which is longer than events are kept.
 
     Times are by the clocks of readers that confirm, in PostgreSQL by the database's if
-    that is earlier. A step of more than a day is believed when, hours later by that
-    clock, another confirmation agrees.
+    that is earlier. A confirmation deletes by the time of one some time before it, a
+    50th of `keep` or a 5,000th of `ids`, whichever is longer, half a day at most: so a
+    step forward deletes nothing before another confirmation has it, too. After a step
+    back, and when the time comes to where it was, `keep` and `ids` begin anew; while
+    clocks of readers differ by more than that, nothing may be deleted.
 
     Args:
         url: database URL of PostgreSQL or SQLite, or `env:NAME`.
@@ -442,7 +445,7 @@ class Inbox:
     def confirm(self, reader: str, offset: Offset) -> None:
         """Note that a reader has committed all events up to here, and trim.
 
-        A clock that is ahead for a while deletes nothing before its time.
+        A clock that is wrong for a moment deletes nothing before its time.
 
         Raises:
             InboxChangedError: it was retired.
@@ -459,7 +462,7 @@ class Inbox:
             by = self._tables.note_passed(connection, now)
         try:
             for _ in range(_MOST_PORTIONS):
-                if not self._trim(by):
+                if by is None or not self._trim(by):
                     break
         except sa.exc.OperationalError as error:
             # The next one trims what is left.

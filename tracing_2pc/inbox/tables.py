@@ -39,7 +39,7 @@ MANY: Final = 100
 
 _MARKS: Final = 50
 _MOST_MARKS: Final = 5_000
-"""How many notes of what all readers had passed a time of `keep`, and of `ids`, has."""
+"""Notes that are written in a time of `keep`, and at most in a time of `ids`."""
 
 Key = tuple[str, str]
 """An event's producer and id."""
@@ -331,8 +331,7 @@ class InboxTables:
 
     def unmark(self, connection: Connection, position: int) -> None:
         """Forget that all readers were further than this: one is not, any more."""
-        c = self.passed.c
-        connection.execute(self.passed.delete().where(c.position > position))
+        self._doubt(connection, self.passed.c.position > position)
 
     def delete_reader(self, connection: Connection, reader: str) -> bool:
         """Forget a reader; say whether there was one."""
@@ -348,27 +347,36 @@ class InboxTables:
         now = sa.extract("epoch", sa.func.clock_timestamp())
         return min(at, float(connection.execute(sa.select(now)).scalar_one()))
 
-    def note_passed(self, connection: Connection, at: float) -> float:
+    def note_passed(self, connection: Connection, at: float) -> float | None:
         """Note how far all readers are now, once in a while.
 
-        Return the time by which may be trimmed: that of a note that is a while old, if
-        it is more than a day old. So a step forward is believed when another agrees.
+        Return the time by which may be trimmed: the newest note's that is a while old,
+        so that a step forward is believed when another agrees; None if there is none.
+        That covers clocks that differ by less than a while.
+
+        A note that is later than now says that a clock is wrong, then or now. It stays,
+        and claims nothing: position 0. When it is a while ago, all notes up to now are
+        forgotten: they may be older than they were then.
         """
         c, head = self.passed.c, self.head_of(connection)
         every = min(max(head.keep / _MARKS, head.ids / _MOST_MARKS), _DAY / 2)
         newest = sa.select(sa.func.max(c.at))
         last = connection.scalar(newest)
-        if last is not None and last > at:  # from before a clock was set back
-            connection.execute(self.passed.delete().where(c.at > at))
-            last = connection.scalar(newest)
+        if last is not None and last > at + every:
+            self._doubt(connection, c.at > at + every)
+            last = connection.scalar(newest.where(c.at <= at + every))
         if last is None or at >= last + every:
+            doubted = newest.where(c.position == 0, c.at <= at - every)
+            if connection.scalar(doubted) is not None:
+                connection.execute(self.passed.delete().where(c.at <= at))
             slowest = connection.scalar(sa.select(sa.func.min(self.reader.c.position)))
             row = {"at": at, "position": slowest}
             connection.execute(self.passed.insert().values(row))
-        agreed = connection.scalar(newest.where(c.at <= at - every))
-        if agreed is None:
-            return 0.0
-        return at if at - agreed <= _DAY else float(agreed)
+        agreed: float | None = connection.scalar(newest.where(c.at <= at - every))
+        return agreed
+
+    def _doubt(self, connection: Connection, notes: sa.ColumnElement[bool]) -> None:
+        connection.execute(self.passed.update().where(notes).values(position=0))
 
     def passed_at(self, connection: Connection, at: float) -> int:
         """Return which position all readers had passed at a time; 0: not known."""
