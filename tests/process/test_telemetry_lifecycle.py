@@ -260,7 +260,7 @@ lifecycle._process.start = lambda service: (tries.append(1), once(service))
     [
         {"MISSING": "opentelemetry.exporter.otlp.proto.http.trace_exporter"},
         {"MISSING": "opentelemetry.sdk.resources"},
-        {"OTEL_BSP_MAX_QUEUE_SIZE": "many"},
+        {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/missing.pem"},
     ],
     ids=["no exporter", "no SDK", "a setting"],
 )
@@ -311,7 +311,7 @@ say([spans.is_set(), len(handlers), lifecycle.dropped()])
 """,
         start=PRELUDE,
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
-        OTEL_BSP_MAX_QUEUE_SIZE="many",
+        OTEL_EXPORTER_OTLP_CERTIFICATE="/missing.pem",
     )
     assert said == [False, 0, 0]
 
@@ -320,7 +320,10 @@ say([spans.is_set(), len(handlers), lifecycle.dropped()])
     ("wrong", "said_of"),
     [
         ({"TPC_SKYWALKING_ENDPOINT": "nonsense"}, "SkyWalking: ConfigurationError"),
-        ({"OTEL_BSP_MAX_QUEUE_SIZE": "many"}, "OTLP: ValueError"),
+        (
+            {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/missing.pem"},
+            "OTLP: ConfigurationError",
+        ),
     ],
 )
 def test_a_way_out_that_is_set_wrongly_closes_no_other(oap, wrong, said_of):

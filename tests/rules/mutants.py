@@ -890,9 +890,9 @@ MUTANTS: Final = (
         "an answer counts: 200 counts whatever transaction it names",
         TRANSPORT_TEST + "test_anything_else_is_no_answer[another transaction]",
         edit(
-            "http/contract.py::",
-            '__item is None or __item.get("transaction_id") != __id',
-            "__item is None",
+            "http/contract.py::read_answer",
+            '__item.get("transaction_id") == __id',
+            "True",
         ),
     ),
     mutant(

@@ -31,6 +31,9 @@ _MAY_ALTER: Final = sa.text(
     "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
 )
 
+_UNRELEASED: Final = "journal"
+"""A column that identities had before the first release."""
+
 _NONE: Final = frozenset[str]()
 
 logger = logging.getLogger(__name__)
@@ -94,11 +97,12 @@ class Schema:
             raise ConfigurationError(_unreleased(self.store))
         if not has_table(self.identity.name):
             return False
-        every = sa.select(sa.text("*")).select_from(self.identity)
-        if (row := connection.execute(every).one_or_none()) is None:
-            return False
-        if "id" not in row._fields:
+        every = connection.execute(sa.select(sa.text("*")).select_from(self.identity))
+        if _UNRELEASED in set(every.keys()):
             raise ConfigurationError(_unreleased(self.store))
+        row = connection.execute(sa.select(self.identity)).one_or_none()
+        if row is None:
+            return False
         if not isinstance(row.version, int):
             raise ConfigurationError(
                 f"{self.store} is damaged: it has version {row.version!r}. "
