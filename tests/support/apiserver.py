@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import urllib3
 import yaml
@@ -86,6 +86,39 @@ def _is_ready(url: str, certificate: Path) -> bool:
     return False
 
 
+_RBAC: Final = "rbac.authorization.k8s.io"
+_MORE: Final = {"name": "tpc-deployments", "namespace": "default"}
+_OF_DEPLOYMENTS: Final = (
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "Role",
+        "metadata": _MORE,
+        "rules": [
+            {
+                "apiGroups": ["apps"],
+                "resources": ["deployments"],
+                "verbs": ["get", "list", "create", "patch", "delete"],
+            }
+        ],
+    },
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": _MORE,
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": _MORE["name"]},
+        "subjects": [
+            {
+                "kind": "ServiceAccount",
+                "name": "tpc-operator",
+                "namespace": "default",
+            }
+        ],
+    },
+)
+"""What a launch needs whose file has a Deployment, as the manual says: the operator,
+which makes none, has not got it."""
+
+
 def prepare(admin: Cluster) -> None:
     """Apply the operator's manifests; and Tekton's kinds.
 
@@ -95,7 +128,7 @@ def prepare(admin: Cluster) -> None:
     written = ran([*command, "--image", "registry.example/tracing-2pc:1"])
     assert written.returncode == 0, written.stderr
     kinds = [_of_tekton(kind) for kind in ("Task", "TaskRun")]
-    for item in [*yaml.safe_load_all(written.stdout), *kinds]:
+    for item in [*yaml.safe_load_all(written.stdout), *kinds, *_OF_DEPLOYMENTS]:
         post(admin, item)
     until(lambda: _lists(admin))
 
