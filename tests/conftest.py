@@ -44,6 +44,17 @@ def pytest_configure() -> None:
     leave_out_local_constants()
 
 
+@pytest.fixture(autouse=True)
+def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the secrets that a test makes this process read: the next one's messages
+    may have a word in them that was a token of the last one's.
+    """
+    from tracing_2pc.core import settings
+
+    for name in ("_remembered", "_lent"):
+        monkeypatch.setattr(settings, name, dict(getattr(settings, name)))
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """URL of the first database of this session's own PostgreSQL."""

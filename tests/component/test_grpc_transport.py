@@ -28,6 +28,7 @@ from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.grpc import messages
 from tracing_2pc.grpc.client import CHUNK, GrpcParticipant
+from tracing_2pc.grpc.connection import forget
 
 ID = TransactionId("orders", 3, 1)
 TEXTS = texts("component")
@@ -81,6 +82,7 @@ def wire() -> Iterator[Wire]:
         wire.participant = GrpcParticipant(
             "p", f"grpc://127.0.0.1:{port}", None, PATIENT
         )
+        forget(wire.participant.url)  # of an earlier test's server at the same port
         yield wire
         server.stop(None).wait()
 
