@@ -40,12 +40,12 @@ from tracing_2pc.core.model import (
     TransactionRecord,
 )
 from tracing_2pc.core.states import BranchState, Decision, Vote
-from tracing_2pc.http import contract
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
 from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.participant.journal.journal import checksum_of
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.wire import contract
 
 SIZES: Final = (1_000, 2_000, 4_000, MAX_BRANCHES)
 """The first two say what a branch costs; each of the others must agree."""

@@ -21,9 +21,9 @@ from support.waiting import PATIENT
 from tracing_2pc.cli.check import lines
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.grpc import GrpcServer
-from tracing_2pc.http import reading
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.operations.check import check
+from tracing_2pc.wire import reading
 
 TEXTS = texts("component")
 

@@ -18,8 +18,8 @@ from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
 
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.http import contract
 from tracing_2pc.testing import Fault, FaultProxy, SeenRequest
+from tracing_2pc.wire import contract
 
 TEXTS = texts("component")
 

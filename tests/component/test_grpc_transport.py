@@ -315,7 +315,7 @@ def test_no_proxy_is_used(wire, monkeypatch):
 
 def test_an_answer_that_is_too_long_is_none(wire, monkeypatch):
     """More than was asked for is not read."""
-    monkeypatch.setattr("tracing_2pc.http.contract.MAX_ANSWER_BYTES", 10)
+    monkeypatch.setattr("tracing_2pc.wire.contract.MAX_ANSWER_BYTES", 10)
     wire.says = outcome(message="x" * (9 << 20))
     with pytest.raises(ParticipantUnavailableError):
         wire.participant.commit(record())
@@ -324,7 +324,7 @@ def test_an_answer_that_is_too_long_is_none(wire, monkeypatch):
 def test_metadata_that_cannot_travel_is_left_out(wire, monkeypatch):
     """A trace context changes no answer: neither by its letters nor by its length."""
     given = {"traceparent": "00-a", "baggage": "b=" + "x" * 9000, "Sw8": "1-\u00e9"}
-    monkeypatch.setattr("tracing_2pc.http.client.current_carrier", lambda: given)
+    monkeypatch.setattr("tracing_2pc.wire.client.current_carrier", lambda: given)
     wire.says = outcome()
     wire.participant.commit(record())
     metadata = wire.heard[0][2]

@@ -25,7 +25,6 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, ParticipantState, Refusal, Vote
-from tracing_2pc.http import contract
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.nats import NatsServer, client, frames, server
 from tracing_2pc.nats.client import NatsParticipant
@@ -33,6 +32,7 @@ from tracing_2pc.nats.link import LOOP, Link
 from tracing_2pc.operations.check import check
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.sinks import ParticipantSink
+from tracing_2pc.wire import contract
 
 ID = TransactionId("orders", 3, 1)
 record = functools.partial(commit_of, ID, "ledger")

@@ -18,9 +18,9 @@ from support.transports import OTHERS, TRANSPORTS
 from support.waiting import PATIENT, until
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.http.bridge import start_sending
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
+from tracing_2pc.wire.bridge import start_sending
 
 T = "orders.7.1"
 TEXTS = texts("outbox")

@@ -139,15 +139,16 @@ def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path, scheme, opened
     assert origin.startswith(str(shipped))
 
 
-_OF_HTTP = {"http", "console", "testing", "skywalking", "launch"}
+_OF_HTTP = {"wire", "http", "console", "testing", "skywalking", "launch"}
 
 
 def test_no_status_of_http_outside_of_its_transport():
     """The protocol, sinks, resources and the command line know refusals only.
 
     No number from 400 to 599, no Flask, no werkzeug, no table of statuses: outside of
-    `http/` and `console/`, the doubles of `testing/`, SkyWalking's own protocol, and
-    `launch/`, which asks a registry and an API server.
+    `wire/`, where all transports have them, `http/` and `console/`, the doubles of
+    `testing/`, SkyWalking's own protocol, and `launch/`, which asks a registry and an
+    API server.
     """
     strange = []
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -209,7 +209,7 @@ def test_a_trace_goes_on_over_it(transport, app):
     app.before_request(lambda: got.append({k.lower(): v for k, v in request.headers}))
     with TRANSPORTS[transport].serve(app) as url:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tracing_2pc.http.client.current_carrier", lambda: context)
+            patch.setattr("tracing_2pc.wire.client.current_carrier", lambda: context)
             prepare(ledger(url))
         ledger(url).commit(commit_of(ID, "ledger"))
     assert context.items() <= got[0].items()

@@ -32,11 +32,11 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.http import metrics_server
 from tracing_2pc.http.metrics_server import serve_metrics
-from tracing_2pc.http.serving import open_gate, parse_address
 from tracing_2pc.operations.watch import watch
 from tracing_2pc.operations.watcher import Sweep
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.tracing import instruments
+from tracing_2pc.wire.serving import open_gate, parse_address
 
 TEXTS = texts("component")
 

@@ -27,7 +27,7 @@ from support.waiting import until
 from tracing_2pc.console.sessions import LIFE, Sessions, Throttle
 from tracing_2pc.core.access import Caller, Role, TokenGate
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.http.error_responses import Problem
+from tracing_2pc.wire.error_responses import Problem
 
 TEXTS = texts("console")
 REFUSED = f"/refused/mailer/{MAILED}"

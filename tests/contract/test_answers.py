@@ -17,8 +17,8 @@ from support.participant import World, keep, writing_rows
 from support.texts import texts
 from support.transports import OTHERS, over
 
-from tracing_2pc.http.error_responses import OK, STATUSES
 from tracing_2pc.participant.answers import ANSWERS
+from tracing_2pc.wire.error_responses import OK, STATUSES
 
 TEXTS = texts("contract")
 T = "orders.7.1"

@@ -20,9 +20,10 @@ from support.participant import World, queue_of
 
 from tracing_2pc.core import content
 from tracing_2pc.core.access import MAY
-from tracing_2pc.http import contract, forms
-from tracing_2pc.http.error_responses import PROBLEM
+from tracing_2pc.http import forms
 from tracing_2pc.participant import TaggedRows, arrow_stream, json_lines
+from tracing_2pc.wire import contract
+from tracing_2pc.wire.error_responses import PROBLEM
 
 T = "orders.7.1"
 WRONG_VERSION = {"headers": {"Tpc-Version": "2"}}

@@ -21,11 +21,11 @@ from support.waiting import PATIENT
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, Holds, Shown, TransactionId
 from tracing_2pc.core.states import BranchState, ParticipantState
-from tracing_2pc.http import contract, reading
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.engine import Query
 from tracing_2pc.participant.journal.journal import checksum_of
+from tracing_2pc.wire import contract, reading
 
 TEXTS = texts("contract")
 T = TransactionId("orders", 7, 1)

@@ -34,12 +34,12 @@ from support.waiting import PATIENT
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.partner import HttpPartner
-from tracing_2pc.http.reading import read_whoami
 from tracing_2pc.outbox import Outbox, publications
 from tracing_2pc.outbox import outbox as blocks
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.queue import Lease
 from tracing_2pc.outbox.relay import OutlastedError, Position
+from tracing_2pc.wire.reading import read_whoami
 
 __all__ = ["url"]
 

@@ -23,8 +23,8 @@ from support.waiting import AT_LAST
 from werkzeug.test import TestResponse
 
 from tracing_2pc.core import content
-from tracing_2pc.http import contract
 from tracing_2pc.participant import TaggedRows
+from tracing_2pc.wire import contract
 
 TEXTS = texts("contract")
 T = "orders.7.1"

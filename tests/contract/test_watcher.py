@@ -28,7 +28,6 @@ from tracing_2pc.cli.watch import LINES, items, line
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
 from tracing_2pc.core.states import Decision, TransactionState, Verdict
-from tracing_2pc.http import reading
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.diagnosis import Finding, FindingKind
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
@@ -41,6 +40,7 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.participant_sink import TracedParticipant
 from tracing_2pc.tracing import instruments, transaction
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+from tracing_2pc.wire import reading
 
 TEXTS = texts("log")
 T = TransactionId("orders", 7, 1)

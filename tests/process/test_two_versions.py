@@ -32,7 +32,7 @@ NEXT: Final = (
         '"state": str(answer.state), "next": [{"new": 1}]}',
     ),
     (
-        "tracing_2pc/http/client.py",
+        "tracing_2pc/wire/client.py",
         "contract.VERSION_HEADER: contract.VERSION,",
         'contract.VERSION_HEADER: contract.VERSION, "Tpc-Next": "new",',
     ),

@@ -76,7 +76,7 @@ PARTICIPANT_DATABASE = "participant/journal/database.py::"
 POSTGRESQL = "participant/journal/postgresql.py::"
 POSTGRESQL_ENGINE = "store/engines/postgresql.py::"
 SQLITE_ENGINE = "store/engines/sqlite.py::"
-HTTP = "http/client.py::"
+CLIENT = "wire/client.py::"
 EVIDENCE = "inspection/evidence.py::"
 SURVEY = "inspection/survey.py::"
 PUBLISHER = "outbox/publisher.py::Publisher."
@@ -228,7 +228,7 @@ MUTANTS: Final = (
     mutant(
         "1: an answer that does not vote commit counts as a vote",
         TRANSPORT_TEST + "test_rows_without_a_vote_to_commit_are_refused[read_only]",
-        edit(HTTP + "_no_vote", '__item.get("vote") != Vote.COMMIT', "False"),
+        edit(CLIENT + "_no_vote", '__item.get("vote") != Vote.COMMIT', "False"),
     ),
     mutant(
         "2: a commit leaves before it is decided",
@@ -287,7 +287,7 @@ MUTANTS: Final = (
     mutant(
         "4: the request names branches that were not chosen",
         TRANSPORT_TEST + "test_a_commit_names_its_branches_and_forgotten_through",
-        edit(HTTP + "commit", "__r.chosen(self.name)", "__r.receipts"),
+        edit(CLIENT + "commit", "__r.chosen(self.name)", "__r.receipts"),
     ),
     mutant(
         "5: a participant answers success for a branch that it does not know",
@@ -890,7 +890,7 @@ MUTANTS: Final = (
         "an answer counts: 200 counts whatever transaction it names",
         TRANSPORT_TEST + "test_anything_else_is_no_answer[another transaction]",
         edit(
-            "http/contract.py::read_answer",
+            "wire/contract.py::read_answer",
             '__item.get("transaction_id") == __id',
             "True",
         ),

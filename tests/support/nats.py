@@ -20,9 +20,9 @@ from participants.processes import Process, free_ports
 from support.telemetry import PATH
 from support.waiting import until
 from tracing_2pc.core.access import TokenGate, digest_of
-from tracing_2pc.http.bridge import PARTICIPANT, PROVEN
 from tracing_2pc.nats import NatsServer, serve_nats
 from tracing_2pc.nats.link import LOOP
+from tracing_2pc.wire.bridge import PARTICIPANT, PROVEN
 
 TOKEN = "0123456789abcdef0123"
 """Of the role job, where a test makes the tokens file."""

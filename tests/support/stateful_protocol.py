@@ -34,7 +34,6 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import BranchState, Refusal, Vote
-from tracing_2pc.http import contract, error_responses
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
 from tracing_2pc.protocol.coordinator import Coordinator
@@ -42,6 +41,7 @@ from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+from tracing_2pc.wire import contract, error_responses
 
 PARTICIPANTS: Final = ("a", "b")
 PARTITIONS: Final = (0, 1)

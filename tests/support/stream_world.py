@@ -148,7 +148,7 @@ def failing_query(match: str) -> Iterator[None]:
 def b_hangs_up(world: World, path: str) -> Iterator[threading.Event]:
     """Let participant b hang up on requests of this process to a path; say when."""
     from tracing_2pc.http import client
-    from tracing_2pc.http.contract import NoAnswerError, Silence
+    from tracing_2pc.wire.contract import NoAnswerError, Silence
 
     gone, real = threading.Event(), client.ask
 

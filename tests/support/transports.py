@@ -25,9 +25,9 @@ from support.waiting import PATIENT
 from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.grpc import GrpcServer
-from tracing_2pc.http import contract
-from tracing_2pc.http.bridge import PARTICIPANT
 from tracing_2pc.nats.link import LOOP
+from tracing_2pc.wire import contract
+from tracing_2pc.wire.bridge import PARTICIPANT
 
 _names = itertools.count()
 

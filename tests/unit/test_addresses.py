@@ -15,11 +15,11 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.links import check_link
 from tracing_2pc.core.settings import Settings, check_url
 from tracing_2pc.http.partner import HttpPartner
-from tracing_2pc.http.serving import parse_address
 from tracing_2pc.nats.connection import Place
 from tracing_2pc.sinks import FileSink, ParticipantSink
 from tracing_2pc.skywalking.start import start
 from tracing_2pc.store.engines.urls import database_url
+from tracing_2pc.wire.serving import parse_address
 
 SECRET = "hunter2canary"
 

@@ -18,10 +18,10 @@ from tracing_2pc.core.model import (
     branch_receipts,
 )
 from tracing_2pc.core.states import TransactionState, Vote
-from tracing_2pc.http import contract
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.protocol.votes import check_votes
 from tracing_2pc.store.log.receipts import check_receipts
+from tracing_2pc.wire import contract
 
 TEXTS = texts("unit")
 

@@ -18,9 +18,9 @@ from tracing_2pc.core.errors import (
     ParticipantError,
     ParticipantRefusedError,
 )
-from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.operations.acts import Act
 from tracing_2pc.operations.resolve import LONGEST_REASON, check_reason
+from tracing_2pc.wire.error_responses import Problem
 
 _FORBIDDEN: Final = (ConfigurationError, ContractError, ParticipantRefusedError)
 

@@ -24,13 +24,13 @@ from tracing_2pc.console.state import ConsoleSources, ConsoleState
 from tracing_2pc.core.access import Gate
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.links import places_of
-from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.inspection import wording
 from tracing_2pc.inspection.summary import (
     describe_abort,
     describe_no_action,
     summarize,
 )
+from tracing_2pc.wire.error_responses import Problem
 
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; "

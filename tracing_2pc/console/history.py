@@ -23,11 +23,11 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.inspection.evidence import oldest, sum_prepared
 from tracing_2pc.inspection.findings import is_of_another
 from tracing_2pc.inspection.participants import Source
 from tracing_2pc.inspection.wording import format_count, format_elapsed, parse_time
+from tracing_2pc.wire.error_responses import Problem
 
 ROWS: Final = 50
 """Transactions of a page of the search."""

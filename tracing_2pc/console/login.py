@@ -16,9 +16,9 @@ from tracing_2pc.console.sessions import Session, Sessions, Throttle
 from tracing_2pc.core.access import Caller, Gate, Role
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import TransactionId
-from tracing_2pc.http.auth import is_forwarded
-from tracing_2pc.http.error_responses import Problem
-from tracing_2pc.http.serving import is_loopback_name
+from tracing_2pc.wire.auth import is_forwarded
+from tracing_2pc.wire.error_responses import Problem
+from tracing_2pc.wire.serving import is_loopback_name
 
 LONGEST_NAME: Final = 80
 

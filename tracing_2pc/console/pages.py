@@ -15,12 +15,12 @@ from tracing_2pc.console.waterfall import waterfall
 from tracing_2pc.core.links import links_of, places_of
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.inspection.trace import NO_PROOF
 from tracing_2pc.inspection.view import TransactionView
 from tracing_2pc.inspection.wording import VERDICT_TEXT
 from tracing_2pc.operations.acts import Act, acts_about
 from tracing_2pc.operations.resolve import LONGEST_REASON
+from tracing_2pc.wire.error_responses import Problem
 
 LINES: Final = 50
 """Branches, receipts and events that a page shows of each kind."""

@@ -13,7 +13,6 @@ from tracing_2pc.console.pages import read_id
 from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.core.log_reader import MOST
 from tracing_2pc.core.model import QuarantinedRequest, RequestKey
-from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.inspection.participants import list_refused
 from tracing_2pc.operations.acts import (
     Act,
@@ -23,6 +22,7 @@ from tracing_2pc.operations.acts import (
     words_about,
 )
 from tracing_2pc.operations.resolve import LONGEST_REASON
+from tracing_2pc.wire.error_responses import Problem
 
 _BUSY: Final = (
     "not read: other pages wait for participants that do not answer. Look again in "

@@ -15,11 +15,11 @@ from tracing_2pc.core.access import Gate, TokenGate
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.http.gunicorn_worker import Worker
-from tracing_2pc.http.serving import is_loopback, listen_at, open_gate, parse_address
 from tracing_2pc.http.time_limits import reading_ends_at
 from tracing_2pc.operations.recover import deliver
 from tracing_2pc.operations.wiring import open_configured_log, open_participants
 from tracing_2pc.store import open_log
+from tracing_2pc.wire.serving import is_loopback, listen_at, open_gate, parse_address
 
 LISTEN: Final = "127.0.0.1:8090"
 THREADS: Final = 8

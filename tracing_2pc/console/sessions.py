@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tracing_2pc.core.access import Caller, Role
-from tracing_2pc.http.error_responses import Problem
+from tracing_2pc.wire.error_responses import Problem
 
 LIFE: Final = 8 * 3600.0
 """Seconds that a session lives, whether it is used or not."""

@@ -1,4 +1,4 @@
-"""One participant over gRPC: `HttpParticipant`, whose requests take another road."""
+"""One participant over gRPC: `WireParticipant`, whose requests take another road."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tracing_2pc.grpc.messages import (
     read_outcome,
     read_response,
 )
-from tracing_2pc.http import contract
-from tracing_2pc.http.client import HttpParticipant
-from tracing_2pc.http.contract import NoAnswerError, Silence
-from tracing_2pc.http.error_responses import FAULT, OK, PROBLEM, STATUSES
+from tracing_2pc.wire import contract
+from tracing_2pc.wire.client import WireParticipant
+from tracing_2pc.wire.contract import NoAnswerError, Silence
+from tracing_2pc.wire.error_responses import FAULT, OK, PROBLEM, STATUSES
 
 CHUNK: Final = 1 << 18
 """Bytes of a body in one message: every server takes as many."""
@@ -80,7 +80,7 @@ Answered = tuple[int, str, bytes]
 
 
 @dataclasses.dataclass(frozen=True)
-class GrpcParticipant(HttpParticipant):
+class GrpcParticipant(WireParticipant):
     """A participant as `participant.proto` describes it. Picklable; opens nothing.
 
     `timeout` is for a request in all. Of a prepare it is for connecting, for each

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from tracing_2pc.grpc.messages import METHODS, path_of
-from tracing_2pc.http import contract
+from tracing_2pc.wire import contract
 
 _OPTIONS: Final = (
     ("grpc.enable_retries", 0),  # nor those that gRPC calls transparent

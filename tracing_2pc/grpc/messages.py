@@ -16,7 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.grpc.schema import FILE
-from tracing_2pc.http.error_responses import OK, STATUSES, refusal_of
+from tracing_2pc.wire.error_responses import OK, STATUSES, refusal_of
 
 SERVICE: Final = "tracing_2pc.v1.TransactionParticipantService"
 

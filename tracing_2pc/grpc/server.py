@@ -43,17 +43,17 @@ from tracing_2pc.grpc.standard import (
     SERVING,
     add_reflection,
 )
-from tracing_2pc.http import contract
-from tracing_2pc.http.auth import identify
-from tracing_2pc.http.bridge import (
+from tracing_2pc.wire import contract
+from tracing_2pc.wire.auth import identify
+from tracing_2pc.wire.bridge import (
     PARTICIPANT,
     Answered,
     WsgiApplication,
     ask_application,
     start_sending,
 )
-from tracing_2pc.http.error_responses import FAULT, OK, STATUSES, Problem
-from tracing_2pc.http.serving import parse_address
+from tracing_2pc.wire.error_responses import FAULT, OK, STATUSES, Problem
+from tracing_2pc.wire.serving import parse_address
 
 GRACE: Final = 5.0
 """Seconds in which what has begun is answered, once a server is to end."""

@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 
 import urllib3
 
-from tracing_2pc.http.contract import NoAnswerError, Silence
+from tracing_2pc.wire.contract import NoAnswerError, Silence
 
 _BLOCK: Final = 1 << 18
 """Bytes of a body that are sent at a time; each block has the timeout."""

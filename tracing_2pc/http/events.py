@@ -17,7 +17,6 @@ from tracing_2pc.core.access import Caller
 from tracing_2pc.core.errors import ConfigurationError, MalformedError
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.settings import check_name
-from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.http.forms import check_coding
 from tracing_2pc.http.views import Views, gate_of, open_or_warn, the
 from tracing_2pc.inbox.event import NewEvent, Stored, digest_of, exact
@@ -27,6 +26,7 @@ from tracing_2pc.participant.metrics import Measured
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.counted import Counted
 from tracing_2pc.tracing.spans import set_status
+from tracing_2pc.wire.error_responses import Problem
 
 ACCEPTED: Final = 202
 

@@ -20,13 +20,13 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import BranchState, Decision, RequestState
-from tracing_2pc.http import contract
-from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.body import Body
 from tracing_2pc.participant.engine import Order, Query
 from tracing_2pc.participant.json_lines import strict_json
 from tracing_2pc.participant.requests import RequestOrder, RequestQuery
+from tracing_2pc.wire import contract
+from tracing_2pc.wire.error_responses import Problem
 
 MAX_ROWS: Final = 2**53 - 1  # beyond it JSON numbers are not exact everywhere
 

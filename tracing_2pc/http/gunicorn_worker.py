@@ -25,8 +25,8 @@ from typing import Any, Final
 from gunicorn.http.body import Body, LengthReader
 from gunicorn.workers.gthread import ThreadWorker
 
-from tracing_2pc.http.bridge import start_sending
 from tracing_2pc.http.time_limits import end_reading
+from tracing_2pc.wire.bridge import start_sending
 
 HEAD: Final = 3.0  # seconds in which the head of a request must be whole
 

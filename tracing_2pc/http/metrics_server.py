@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 from tracing_2pc.core.access import Gate
 from tracing_2pc.core.settings import READ_WAIT
-from tracing_2pc.http import contract
-from tracing_2pc.http.auth import admit
-from tracing_2pc.http.error_responses import PROBLEM, Problem
-from tracing_2pc.http.serving import listen_at
 from tracing_2pc.http.time_limits import reading_ends_at
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import prometheus
+from tracing_2pc.wire import contract
+from tracing_2pc.wire.auth import admit
+from tracing_2pc.wire.error_responses import PROBLEM, Problem
+from tracing_2pc.wire.serving import listen_at
 
 _PATIENCE: Final = READ_WAIT  # for a whole request: each has a thread of ours
 

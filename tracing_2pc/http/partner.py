@@ -19,7 +19,6 @@ from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.settings import check_url, read_secret, without_secrets
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.connection import ask, pool_of
-from tracing_2pc.http.contract import NoAnswerError, Silence
 from tracing_2pc.outbox.partner import LONGEST_ASKED, PartnerAnswer
 from tracing_2pc.outbox.partner_request import (
     MakeRequest,
@@ -31,6 +30,7 @@ from tracing_2pc.outbox.partner_request import (
 from tracing_2pc.outbox.queue import LONGEST_ANSWER, Request
 from tracing_2pc.tracing.propagation import storable_context
 from tracing_2pc.tracing.spans import client_span, set_status, span
+from tracing_2pc.wire.contract import NoAnswerError, Silence
 
 _REFUSALS: Final = frozenset({400, 413, 422})
 """What speaks of the record that was sent: malformed, too large, not acceptable.

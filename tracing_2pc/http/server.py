@@ -17,12 +17,7 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.ports import Step
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import RequestState
-from tracing_2pc.http import contract, forms
-from tracing_2pc.http.bridge import PARTICIPANT, STARTS, start_sending
-from tracing_2pc.http.error_responses import (
-    OK,
-    Problem,
-)
+from tracing_2pc.http import forms
 from tracing_2pc.http.views import (
     Views,
     gate_of,
@@ -36,6 +31,12 @@ from tracing_2pc.participant.metrics import Measured
 from tracing_2pc.participant.requests import RequestOrder
 from tracing_2pc.participant.service import ParticipantService
 from tracing_2pc.tracing.spans import set_status
+from tracing_2pc.wire import contract
+from tracing_2pc.wire.bridge import PARTICIPANT, STARTS, start_sending
+from tracing_2pc.wire.error_responses import (
+    OK,
+    Problem,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -24,14 +24,6 @@ from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.ports import Step
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import ASK_AGAIN
-from tracing_2pc.http.auth import admit
-from tracing_2pc.http.bridge import PROVEN
-from tracing_2pc.http.error_responses import (
-    PROBLEM,
-    problem_of,
-    refusal_of,
-    result_of,
-)
 from tracing_2pc.http.time_limits import TimedInput
 from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.metrics import Measured, record_request
@@ -40,6 +32,14 @@ from tracing_2pc.tracing import instruments, spans
 from tracing_2pc.tracing.propagation import extract, span_of, storable_context
 from tracing_2pc.tracing.sdk import lifecycle, prometheus
 from tracing_2pc.tracing.spans import server_span, set_status
+from tracing_2pc.wire.auth import admit
+from tracing_2pc.wire.bridge import PROVEN
+from tracing_2pc.wire.error_responses import (
+    PROBLEM,
+    problem_of,
+    refusal_of,
+    result_of,
+)
 
 _UNREAD: Final = 1 << 16
 """Bytes that are read and dropped for a caller who was not admitted."""

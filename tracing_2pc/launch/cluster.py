@@ -18,7 +18,7 @@ import urllib3
 from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.core.settings import remember_secret, without_secrets
 from tracing_2pc.http.connection import ask, pool_of
-from tracing_2pc.http.contract import NoAnswerError
+from tracing_2pc.wire.contract import NoAnswerError
 
 Object = dict[str, Any]
 

@@ -17,7 +17,7 @@ from tracing_2pc.core.addresses import split_address
 from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.core.settings import remember_secret
 from tracing_2pc.http.connection import ask, pool_of
-from tracing_2pc.http.contract import NoAnswerError
+from tracing_2pc.wire.contract import NoAnswerError
 
 ANNOTATION: Final = "tracing-2pc.transaction"
 """In a staged manifest: its digest is then its own, although the image may be equal."""

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import IO, Any, Final
+from typing import IO, Any, ClassVar, Final
 
 from nats import errors
 
@@ -17,13 +17,13 @@ from tracing_2pc.core.access import digest_of
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import Identity, ParticipantDescription
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.http.client import HttpParticipant
-from tracing_2pc.http.contract import NoAnswerError, Silence
-from tracing_2pc.http.error_responses import PROBLEM, problem_of, refusal_of
 from tracing_2pc.nats import frames
-from tracing_2pc.nats.connection import CREDENTIALS, NotAdmittedError, Place
+from tracing_2pc.nats.connection import CREDENTIALS, PORT, NotAdmittedError, Place
 from tracing_2pc.nats.frames import Seal
 from tracing_2pc.nats.link import LOOP, Link, NobodyError, Talk
+from tracing_2pc.wire.client import WireParticipant
+from tracing_2pc.wire.contract import NoAnswerError, Silence
+from tracing_2pc.wire.error_responses import PROBLEM, problem_of, refusal_of
 
 _ASKED: Final = 64
 """Times that the name is asked for, to see whether one database answers."""
@@ -39,7 +39,7 @@ def _credentials() -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class NatsParticipant(HttpParticipant):
+class NatsParticipant(WireParticipant):
     """A participant at a NATS server: `nats://host:4222/ledger`.
 
     An exchange begins with a question to the name, which any instance answers: with a
@@ -47,6 +47,8 @@ class NatsParticipant(HttpParticipant):
     instance has shown that it knows our token, and which journal it has. So without a
     token only health is asked; anything else is a `ConfigurationError`.
     """
+
+    default_ports: ClassVar[Mapping[str, int]] = {"nats": PORT, "nats+tls": PORT}
 
     # Reference to what the NATS server asks for; it goes to the tasks.
     credentials: str | None = dataclasses.field(default_factory=_credentials)

@@ -14,9 +14,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from tracing_2pc.core.forks import after_fork
-from tracing_2pc.http.contract import NoAnswerError, Silence
 from tracing_2pc.nats.connection import Place, connect, hang_up
 from tracing_2pc.nats.frames import ForgedError, Seal
+from tracing_2pc.wire.contract import NoAnswerError, Silence
 
 T = TypeVar("T")
 

@@ -23,17 +23,17 @@ from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.http.bridge import (
+from tracing_2pc.nats import frames
+from tracing_2pc.nats.connection import CREDENTIALS, Place, connect, hang_up
+from tracing_2pc.nats.frames import ForgedError, Seal
+from tracing_2pc.nats.upload import Upload
+from tracing_2pc.wire.bridge import (
     PARTICIPANT,
     Answered,
     ask_application,
     start_sending,
 )
-from tracing_2pc.http.error_responses import PROBLEM, Problem, problem_of
-from tracing_2pc.nats import frames
-from tracing_2pc.nats.connection import CREDENTIALS, Place, connect, hang_up
-from tracing_2pc.nats.frames import ForgedError, Seal
-from tracing_2pc.nats.upload import Upload
+from tracing_2pc.wire.error_responses import PROBLEM, Problem, problem_of
 
 GRACE: Final = 5.0
 """Seconds in which what has begun is answered, once a server is to end."""

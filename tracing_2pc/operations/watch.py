@@ -97,7 +97,7 @@ def _served(
     listen: str, settings: Settings, ready: Callable[[], bool]
 ) -> Iterator[None]:
     from tracing_2pc.http.metrics_server import serve_metrics
-    from tracing_2pc.http.serving import open_gate, parse_address
+    from tracing_2pc.wire.serving import open_gate, parse_address
 
     host, port = parse_address(listen)
     gate = open_gate(host, settings.tokens_file, without=LoopbackGate())

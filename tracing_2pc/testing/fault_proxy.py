@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.states import Word
-from tracing_2pc.http import contract
 from tracing_2pc.testing.loopback import LoopbackConnection, LoopbackServer
+from tracing_2pc.wire import contract
 
 Verb = Literal["prepare", "commit", "abort", "resolve", "transactions"]
 """The last segment of a path; `transactions` also for `/transactions/<id>`."""

@@ -14,7 +14,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.core.states import ASK_AGAIN, OF_CALLER, Refusal, Word
-from tracing_2pc.http.error_responses import OK, PROBLEM, refusal_of
+from tracing_2pc.wire.error_responses import OK, PROBLEM, refusal_of
 
 ErrorT = TypeVar("ErrorT", bound=ParticipantError)
 

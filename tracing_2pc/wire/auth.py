@@ -8,8 +8,8 @@ from typing import Final
 from tracing_2pc.core.access import Caller, Gate
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.http.error_responses import problem_of
-from tracing_2pc.http.serving import is_loopback_name
+from tracing_2pc.wire.error_responses import problem_of
+from tracing_2pc.wire.serving import is_loopback_name
 
 _NO_PAGE: Final = (
     "insecure: no page in a browser is answered, and no name but localhost and this "
