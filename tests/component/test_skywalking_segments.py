@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind
 from support.skywalking import World
 from support.waiting import AT_ONCE, until
 
-from tracing_2pc.skywalking import propagator, segments, sender
+from tracing_2pc.skywalking import in_use, segments, sender
 from tracing_2pc.skywalking.headers import Sw8, format_sw8
 from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.skywalking.start import start
@@ -164,7 +164,7 @@ def test_a_call_that_hangs_is_seen_while_it_hangs(bridge, monkeypatch):
 def test_a_request_is_one_trace_over_two_services(bridge, oap):
     """By the headers alone: the entry refers to the exit, by the address it names."""
     service = World(oap)  # a second provider stands for another process
-    propagator.use(bridge.processor)
+    in_use.use(bridge.processor)
     headers: dict[str, str] = {}
     about = {"server.address": "127.0.0.1", "server.port": 8081}
     with (

@@ -19,7 +19,7 @@ from support.skywalking import Oap, World, certificate, serving
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
 
-from tracing_2pc.skywalking import propagator, sender
+from tracing_2pc.skywalking import in_use, sender
 from tracing_2pc.skywalking.start import CERTIFICATES, TOKEN, start
 
 TEXTS = texts("component")
@@ -32,10 +32,10 @@ SENDS_TO_SKYWALKING = {
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch) -> Iterator[None]:
-    before = propagator.processor()
+    before = in_use.processor()
     monkeypatch.setattr(sender, "TIMEOUT", PATIENT)
     yield
-    propagator.use(before)
+    in_use.use(before)
 
 
 @pytest.fixture(scope="module")

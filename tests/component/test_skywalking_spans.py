@@ -23,7 +23,7 @@ from support.waiting import until
 
 from bench.driver import apply, coordinator
 from bench.records import numbers
-from tracing_2pc.skywalking import propagator
+from tracing_2pc.skywalking import in_use
 from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.store.engines.urls import describe_place
 from tracing_2pc.tracing import propagation
@@ -270,4 +270,4 @@ def test_importing_the_package_imports_no_sdk():
 
 def test_the_processor_in_use_is_the_last_one(bridge):
     """Its places are what headers speak of."""
-    assert propagator.processor() is bridge.processor
+    assert in_use.processor() is bridge.processor

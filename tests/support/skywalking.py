@@ -19,7 +19,7 @@ from opentelemetry.trace import Tracer
 
 from support.served import StandIn, served
 from support.waiting import AT_LAST, PATIENT
-from tracing_2pc.skywalking import propagator, sender
+from tracing_2pc.skywalking import in_use, sender
 from tracing_2pc.skywalking.start import start
 
 
@@ -188,8 +188,8 @@ class World:
 @pytest.fixture
 def bridge(oap: Oap, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(sender, "TIMEOUT", PATIENT)
-    before = propagator.processor()
+    before = in_use.processor()
     world = World(oap)
     yield world
     world.close()
-    propagator.use(before)
+    in_use.use(before)

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from . import segment_json
 from .headers import Sw8
-from .propagator import CALLER
+from .in_use import CALLER
 from .segments import Piece, Segments, context_of
 from .sender import Collector, Sender
 

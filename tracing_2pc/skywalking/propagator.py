@@ -1,4 +1,4 @@
-"""`sw8` and `sw8-correlation` in and out, and the processor that the headers speak of.
+"""`sw8` and `sw8-correlation` in and out.
 
 Nothing here imports the SDK.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opentelemetry import baggage, trace
 from opentelemetry import context as contexts
@@ -23,57 +23,18 @@ from opentelemetry.propagators.textmap import (
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
+from . import in_use
 from .headers import Sw8, format_correlation, format_sw8, parse_correlation, parse_sw8
-
-if TYPE_CHECKING:  # they import the SDK
-    from opentelemetry.sdk.trace import TracerProvider
-
-    from .processor import SkyWalkingProcessor
+from .in_use import CALLER
 
 SW8: Final = "sw8"
 CORRELATION: Final = "sw8-correlation"
 PREFIX: Final = "sw."
 """Of baggage entries that are SkyWalking's correlation."""
 
-endpoints: Final[set[str]] = set()
-"""Attributes of local spans that have latency and rate, as endpoints do."""
-
-CALLER: Final = contexts.create_key("tpc-sw8")
-"""Key in a context: the `Sw8` that it was read from, or None."""
-
 _OPENTELEMETRY_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
-_processor: SkyWalkingProcessor | None = None
 _malformed = 0
 """Counted without a lock, which a fork could copy while it is held."""
-
-
-def use(processor: SkyWalkingProcessor | None) -> None:
-    """Let headers name this processor's segments from now on, or none."""
-    global _processor
-    _processor = processor
-
-
-def processor() -> SkyWalkingProcessor | None:
-    """Return the processor in use, if there is one."""
-    return _processor
-
-
-def start(provider: TracerProvider) -> SkyWalkingProcessor:
-    """Send the spans of a provider, as the environment says; see `start.start`."""
-    from .start import start
-
-    return start(provider=provider)
-
-
-def reserve(root: SpanContext, name: str, *, shared: bool) -> None:
-    """Fix the place of a root that is exported later; see `SkyWalkingProcessor`."""
-    if _processor is not None:
-        _processor.reserve(root, name, shared=shared)
-
-
-def dropped() -> int:
-    """Return how many segments this process has lost."""
-    return 0 if _processor is None else _processor.dropped
 
 
 def malformed() -> int:
@@ -138,7 +99,8 @@ def _header(current: SpanContext, context: Context | None) -> Sw8 | None:
     """Return the current span's place, or what was received where it is not ours."""
     if not (current.is_valid and current.trace_flags.sampled):
         return None
-    if _processor and (own := _processor.header(current)) is not None:
+    processor = in_use.processor()
+    if processor and (own := processor.header(current)) is not None:
         return own
     caller = contexts.get_value(CALLER, context)
     return caller if current.is_remote and isinstance(caller, Sw8) else None

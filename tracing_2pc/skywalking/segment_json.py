@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from .propagator import endpoints
+from .in_use import endpoints
 from .segments import ENTRIES, Piece, Placed, Reference, context_of
 
 MAX_NAME: Final = 150

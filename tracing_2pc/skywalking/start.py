@@ -19,7 +19,7 @@ from opentelemetry.sdk.resources import (
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from . import propagator
+from . import in_use
 from .processor import SkyWalkingProcessor
 from .sender import Collector
 
@@ -74,7 +74,7 @@ def start(
         )
     )
     ours.add_span_processor(processor)
-    propagator.use(processor)
+    in_use.use(processor)
     return processor
 
 

@@ -18,14 +18,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from tracing_2pc.core import names
 from tracing_2pc.core.model import Carrier
-from tracing_2pc.skywalking import propagator
+from tracing_2pc.skywalking import in_use, propagator
 from tracing_2pc.tracing import w3c
 from tracing_2pc.tracing.counted import Counted
 
-skywalking = propagator
-"""All that is known of it here; a phase is an endpoint there."""
-
-skywalking.endpoints.add("tpc.phase")
+in_use.endpoints.add("tpc.phase")  # a phase is an endpoint of SkyWalking's
 
 unusable = ""
 """Why `OTEL_PROPAGATORS` has no effect here."""
@@ -155,7 +152,7 @@ def _count(malformed: str | None) -> None:
 def rejected() -> dict[str, int]:
     """Return how often each header could not be read, since this process began."""
     known = {**dict.fromkeys(names.LABELS["header"], 0), **_rejected.read()}
-    return {**known, "sw8": skywalking.malformed()}
+    return {**known, "sw8": propagator.malformed()}
 
 
 class Parsed(NamedTuple):

@@ -17,8 +17,8 @@ from opentelemetry import trace
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.skywalking import in_use
 from tracing_2pc.tracing import spans
-from tracing_2pc.tracing.propagation import skywalking
 from tracing_2pc.tracing.sdk import environment
 from tracing_2pc.tracing.sdk.flushing import Flushing, at_exit
 from tracing_2pc.tracing.sdk.log_records import mark_log_records
@@ -236,8 +236,10 @@ def _tried(
 
 
 def _to_skywalking(provider: TracerProvider) -> SpanProcessor:
+    from tracing_2pc.skywalking.start import start
+
     try:
-        return skywalking.start(provider)
+        return start(provider=provider)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
 
@@ -289,4 +291,4 @@ def dropped() -> int:
     """Return how many spans this process has lost, by each way out."""
     lost = sum(batch.dropped for batch in _process.batches)
     lost += _process.file.failed if _process.file else 0
-    return lost + skywalking.dropped()
+    return lost + in_use.dropped()

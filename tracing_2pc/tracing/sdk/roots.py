@@ -18,8 +18,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from tracing_2pc.core.model import Carrier
+from tracing_2pc.skywalking import in_use
 from tracing_2pc.tracing import spans
-from tracing_2pc.tracing.propagation import skywalking, span_of, storable_context
+from tracing_2pc.tracing.propagation import span_of, storable_context
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
@@ -45,7 +46,7 @@ def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
         sdk.id_generator.generate_span_id(),
     )
     root = _as_started(sdk, name, trace_id, span_id)
-    skywalking.reserve(root, name, shared=ids is not None)
+    in_use.reserve(root, name, shared=ids is not None)
     # Onto nothing: what else is current here is not the transaction's.
     return storable_context(
         trace.set_span_in_context(trace.NonRecordingSpan(root), Context())
