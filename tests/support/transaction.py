@@ -48,7 +48,7 @@ def traced_tasks(
     links: str | None = None,
 ) -> Callable[[TransactionRecord], list[Receipt]]:
     """Return what runs one of Spark's tasks for each partition; receipts travel."""
-    from tracing_2pc.spark.tasks import write_traced_branch
+    from tracing_2pc.spark.links import write_linked_branch
 
     def write(record: TransactionRecord) -> list[Receipt]:
         receipts: list[Receipt] = []
@@ -56,7 +56,7 @@ def traced_tasks(
             names = tuple(sink.participants)
             branch = BranchId(n, next(_TASKS))
             context = BranchContext(record.id, branch, names, record.carrier)
-            receipts += write_traced_branch(sink, context, [rows], links)
+            receipts += write_linked_branch(sink, context, [rows], links)
         return [Receipt.from_json(receipt.to_json()) for receipt in receipts]
 
     return write

@@ -26,10 +26,9 @@ from tracing_2pc.launch.cluster import Cluster, ClusterError, NoClusterError
 from tracing_2pc.launch.launch_file import LaunchFile
 from tracing_2pc.launch.suspended_job import SuspendedJob
 from tracing_2pc.launch.waiting import Place, PlaceOf, wait_for
-from tracing_2pc.sinks.base import Sink, SinkParticipant
+from tracing_2pc.sinks.base import Sink, SinkParticipant, write_traced_branch
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
-from tracing_2pc.spark.tasks import write_traced_branch
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 

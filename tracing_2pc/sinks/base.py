@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
     EACH_TIME,
     ConfigurationError,
@@ -28,8 +29,8 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
     branch_receipts,
+    count_rows,
 )
-from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.core.ports import (
     Clock,
     DistributedSink,
@@ -44,6 +45,7 @@ from tracing_2pc.sinks.store_timeout import StoreTimeout
 from tracing_2pc.sinks.values import check_values
 from tracing_2pc.tracing.decorator import handles
 from tracing_2pc.tracing.decorator.phases import raise_if_deferred
+from tracing_2pc.tracing.spans import span
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ def participants_of(sink: Sink) -> Mapping[str, Participant]:
     """
     if isinstance(sink, DistributedSink):
         return sink.participants
-    methods = {phase: find_method(sink, phase) for phase in SINK_METHODS}
+    methods = {phase: find_method(sink, phase) for phase in names.SINK_METHODS}
     phases = ("begin", "pre_commit", "commit", "abort")
     missing = [phase for phase in phases if methods[phase] is None]
     if not (methods["invoke"] or methods["invoke_batch"]):
@@ -364,6 +366,18 @@ def write_branch(
             raise ConfigurationError(says, transaction_id=of) from error
         raise
     failpoint("executor.after_pre_commit")
+    return receipts
+
+
+def write_traced_branch(
+    sink: Sink, context: BranchContext, batches: Iterable[Any]
+) -> tuple[Receipt, ...]:
+    """Write a branch in a span of its own, which belongs to the transaction's trace."""
+    ids = {"tpc.transaction.id": str(context.transaction_id)}
+    ids["tpc.branch"] = str(context.branch)
+    with span(names.BRANCH, carrier=context.carrier, attributes=ids) as open_span:
+        receipts = write_branch(sink, context, batches)
+        open_span.set("tpc.rows", count_rows(receipts))
     return receipts
 
 

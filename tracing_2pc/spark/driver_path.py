@@ -17,7 +17,8 @@ from tracing_2pc.core.model import BranchContext, BranchId, TransactionRecord
 from tracing_2pc.sinks.base import Sink, participants_of
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.members import option
-from tracing_2pc.spark.tasks import Written, write_traced_branch
+from tracing_2pc.spark.links import write_linked_branch
+from tracing_2pc.spark.tasks import Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +93,7 @@ def write_in_driver(
     branch = BranchId(route, 0)
     context = BranchContext(record.id, branch, participants, record.carrier, stopping)
     arrow_bytes = sum(batch.nbytes for batch in batches)
-    receipts = write_traced_branch(copied, context, _until(batches, context), links)
+    receipts = write_linked_branch(copied, context, _until(batches, context), links)
     return Written(list(receipts), arrow_bytes)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.model import MOST_LINKS, Carrier
+from tracing_2pc.core.model import MOST_LINKS, BranchContext, Carrier, Receipt
+from tracing_2pc.sinks.base import Sink, write_traced_branch
 from tracing_2pc.tracing.propagation import span_of
 
 if TYPE_CHECKING:
@@ -93,3 +95,20 @@ class Links:
         context = Carrier({name: texts[name] for name in _NAMES if name in texts})
         if len(self._found) < MOST_LINKS and span_of(context).is_valid:
             self._found.setdefault(tuple(context.values()), context)
+
+
+def write_linked_branch(
+    sink: Sink,
+    context: BranchContext,
+    batches: Iterable[pa.RecordBatch],
+    links: str | None,
+) -> tuple[Receipt, ...]:
+    """Write a branch as `write_traced_branch` does; its first receipt has the links.
+
+    `links` is the column with what its rows came with, if there is one.
+    """
+    if links is None:
+        return write_traced_branch(sink, context, batches)
+    found = Links(links)
+    receipts = write_traced_branch(sink, context, found.taken_from(batches))
+    return dataclasses.replace(receipts[0], links=found.found), *receipts[1:]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tracing_2pc.core import names
 from tracing_2pc.core.errors import ContractError, ParticipantRefusedError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
@@ -18,14 +16,12 @@ from tracing_2pc.core.model import (
     BranchId,
     Receipt,
     TransactionRecord,
-    count_rows,
 )
 from tracing_2pc.core.states import Vote
-from tracing_2pc.sinks.base import Sink, participants_of, read_only, write_branch
+from tracing_2pc.sinks.base import Sink, participants_of, read_only
 from tracing_2pc.sinks.values import year_month
-from tracing_2pc.spark.links import Links
+from tracing_2pc.spark.links import write_linked_branch
 from tracing_2pc.tracing.sdk import environment, lifecycle
-from tracing_2pc.tracing.spans import span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,28 +124,6 @@ def _count_bytes(
         yield batch
 
 
-def write_traced_branch(
-    sink: Sink,
-    context: BranchContext,
-    batches: Iterable[pa.RecordBatch],
-    links: str | None = None,
-) -> tuple[Receipt, ...]:
-    """Write a branch in a span of its own, which belongs to the transaction's trace.
-
-    `links` is the column with what its rows came with: the first receipt has it.
-    """
-    if links is not None:
-        found = Links(links)
-        receipts = write_traced_branch(sink, context, found.taken_from(batches))
-        return dataclasses.replace(receipts[0], links=found.found), *receipts[1:]
-    ids = {"tpc.transaction.id": str(context.transaction_id)}
-    ids["tpc.branch"] = str(context.branch)
-    with span(names.BRANCH, carrier=context.carrier, attributes=ids) as open_span:
-        receipts = write_branch(sink, context, batches)
-        open_span.set("tpc.rows", count_rows(receipts))
-    return receipts
-
-
 def write_partition(
     sink: Sink,
     record: TransactionRecord,
@@ -174,7 +148,7 @@ def write_partition(
     environment.apply(telemetry)
     lifecycle.start(record.id.application)
     try:
-        return write_traced_branch(sink, context, batches, links)
+        return write_linked_branch(sink, context, batches, links)
     except ParticipantRefusedError as error:
         name = error.participant or participants[0]
         return (Receipt(branch, name, 0, "", Vote.ABORT, reason=str(error)),)

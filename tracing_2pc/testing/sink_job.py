@@ -16,9 +16,15 @@ from tracing_2pc.core.errors import CommitPendingError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.sinks.base import Branch, Sink, SinkParticipant, participants_of
+from tracing_2pc.sinks.base import (
+    Branch,
+    Sink,
+    SinkParticipant,
+    participants_of,
+    write_traced_branch,
+)
 from tracing_2pc.sinks.job import Job
-from tracing_2pc.spark.tasks import read_receipts, write_traced_branch
+from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing.other_process import PATIENCE, OtherProcess, kill
 from tracing_2pc.tracing.sdk import environment, lifecycle
