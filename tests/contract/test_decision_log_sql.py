@@ -41,6 +41,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import (
     BranchId,
+    JournalAt,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -74,7 +75,9 @@ def log(base) -> SqlDecisionLog:
     return SqlDecisionLog(base, now=lambda: NOW)
 
 
-def begin(log: SqlDecisionLog, batch: int = 0, run: str = "r") -> TransactionRecord:
+def begin(
+    log: SqlDecisionLog, batch: int = 0, run: str = "r", **other: Any
+) -> TransactionRecord:
     return log.begin(
         "orders",
         batch,
@@ -82,6 +85,7 @@ def begin(log: SqlDecisionLog, batch: int = 0, run: str = "r") -> TransactionRec
         query=None,
         participants=["ledger", "notifier"],
         carrier={"traceparent": "00-aa-bb-01"},
+        **other,
     ).record
 
 
@@ -236,6 +240,8 @@ EDITS = {
     "attempt": "UPDATE tpc_transaction SET attempt = 2",
     "checksum": "UPDATE tpc_transaction SET checksum = 'x'",
     "carrier": "UPDATE tpc_transaction SET carrier = '{\"torn'",
+    "journal": 'UPDATE tpc_transaction SET journals = \'{"ledger":["x",""]}\'',
+    "torn journals": 'UPDATE tpc_transaction SET journals = \'{"ledger":["\'',
     "participant": "UPDATE tpc_delivery SET participant = 'x' WHERE position = 0",
     "no participant": "DELETE FROM tpc_delivery WHERE position = 1",
     "acknowledged": "UPDATE tpc_delivery SET acknowledged = 0 WHERE position = 0",
@@ -266,6 +272,21 @@ def test_an_edited_record_is_refused(log, base, edit):
         with pytest.raises(DecisionLogError, match=match) as refused:
             operation()
         assert refused.value.transaction_id == "orders.0.1"
+
+
+def test_journals_are_on_record(log, base):
+    """From begin to the end; of the address only what a person reads depends on it."""
+    journals = {"ledger": JournalAt("a" * 32, "https://ledger")}
+    record = begin(log, journals=journals)
+    assert (record.journals, log.read(record.id)) == (journals, record)
+    write(base, "UPDATE tpc_transaction SET journals = replace(journals, 'https', 'x')")
+    moved = {"ledger": JournalAt("a" * 32, "x://ledger")}
+    assert log.read(record.id).journals == moved
+    decided = decide(log, record, COMMIT, receipts())
+    log.acknowledge_last(decided, dict.fromkeys(record.participants))
+    finished = log.read(record.id)
+    assert (decided.journals, finished.journals) == (moved, moved)
+    assert finished.finished is not None
 
 
 def test_begin_refuses_an_edited_record(log, base):

@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from tracing_2pc.core.names import LAUNCH_SINKS
 from tracing_2pc.core.states import (
@@ -259,6 +259,13 @@ def way_back(batch: int) -> str:
     )
 
 
+class JournalAt(NamedTuple):
+    """The id of a participant's journal, and the address at which it gave that."""
+
+    id: str
+    url: str  # without secrets
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """What the decision log holds of one transaction.
@@ -293,6 +300,8 @@ class TransactionRecord:
     passed_by: int | None = None  # a batch of a stream that was refused because of it
     previous: str | None = None  # traceparent of the attempt before it at its batch
     links: tuple[Carrier, ...] = ()  # contexts that a commit's rows came with
+    # By participant; without those whose journal was not known.
+    journals: Mapping[str, JournalAt] = dataclasses.field(default_factory=dict)
     # In vain, at the participant that took most of them.
     tries: int = dataclasses.field(default=0, compare=False)
     newly_decided: bool = dataclasses.field(default=False, compare=False)

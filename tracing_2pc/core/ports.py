@@ -14,6 +14,7 @@ from tracing_2pc.core.model import (
     BeginResult,
     BranchContext,
     Carrier,
+    JournalAt,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -75,6 +76,7 @@ class DecisionLog(Protocol):
         replaces: Collection[str] = (),
         stream: bool = False,
         attempt: int | None = None,
+        journals: Mapping[str, JournalAt] | None = None,
     ) -> BeginResult:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
@@ -99,6 +101,7 @@ class DecisionLog(Protocol):
                 is done; else the caller may leave one out.
             attempt: the number that a new attempt must get; another one has begun
                 since the caller read the log, else.
+            journals: of the participants whose journal is known, its id and address.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together, the

@@ -17,6 +17,7 @@ from tracing_2pc.core.model import (
     ADOPTED,
     BeginResult,
     Carrier,
+    JournalAt,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -96,6 +97,7 @@ class SqlDecisionLog(SqlLogReader):
         replaces: Collection[str] = (),
         stream: bool = False,
         attempt: int | None = None,
+        journals: Mapping[str, JournalAt] | None = None,
     ) -> BeginResult:
         query = query or None
         with self._noting_passed(batch), self._durable() as change:
@@ -140,6 +142,7 @@ class SqlDecisionLog(SqlLogReader):
                 deadline=status.clock + timeout if timeout else None,
                 own_sinks=frozenset(own_sinks),
                 previous=status.carrier.get("traceparent") if carrier else None,
+                journals=dict(journals or {}),
             )
             change.add(opened)
             return BeginResult(

@@ -17,7 +17,12 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from tracing_2pc.core.log_reader import TransactionSummary
-from tracing_2pc.core.model import Carrier, TransactionRecord, carrier_from_json
+from tracing_2pc.core.model import (
+    Carrier,
+    JournalAt,
+    TransactionRecord,
+    carrier_from_json,
+)
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.kit import added
@@ -111,6 +116,15 @@ def _contexts(text: str | None) -> tuple[Carrier, ...]:
     return tuple(map(Carrier, json.loads(text))) if text else ()
 
 
+def _stored_journals(record: TransactionRecord) -> str | None:
+    return canonical(record.journals) if record.journals else None
+
+
+def _journals(text: str | None) -> dict[str, JournalAt]:
+    items = json.loads(text).items() if text else ()
+    return {name: JournalAt(*journal) for name, journal in items}
+
+
 def _rows(stored: int | None) -> int:
     return stored or 0
 
@@ -118,7 +132,9 @@ def _rows(stored: int | None) -> int:
 def checksum_of(record: TransactionRecord) -> str:
     """Return SHA-256 over what the protocol reads: a torn or edited record is noticed.
 
-    The receipts of what is committed everywhere are dropped later: not over those.
+    The receipts of what is committed everywhere are dropped later: not over those. The
+    ids of journals are in it, because a participant with another id is told nothing;
+    their addresses are not, because nothing is opened that the log names.
     """
     committed = record.state is TransactionState.COMMITTED
     read = {
@@ -137,6 +153,8 @@ def checksum_of(record: TransactionRecord) -> str:
             for r in (() if committed else record.receipts)
         ],
     }
+    if record.journals:
+        read["journals"] = {name: known.id for name, known in record.journals.items()}
     return hashlib.sha256(canonical(read).encode()).hexdigest()
 
 
@@ -165,6 +183,8 @@ FACTS: Final = (
     _maybe("reason", sa.Text(), foreign=True),
     # The batch of a stream that was begun after it, and refused.
     _maybe("passed_by", sa.BigInteger()),
+    # Of each participant the id of its journal, and its address, as JSON.
+    _maybe("journals", sa.Text(), _stored_journals, _journals),
     _fact("checksum", sa.Text(), checksum_of, None, changes=True),
 )
 """The checksum covers what the protocol decides by, and no other fact."""
