@@ -37,7 +37,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from bench import pair
 from bench.deco import in_force
 from tracing_2pc.core import names
-from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.model import Root, TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.skywalking import propagator as sw8
 from tracing_2pc.skywalking.processor import SkyWalkingProcessor
@@ -161,8 +161,8 @@ def _headers(
 def transaction(number: int) -> None:
     """Trace what a driver does for one batch."""
     tracing = OpenTelemetryTracing()
-    carrier = tracing.reserve()
-    record = _record(number, carrier)
+    root = tracing.reserve()
+    carrier, record = root.carrier, _record(number, root)
     for step in (names.BEGIN, names.DECIDE):
         with tracing.step(step, carrier, record):
             pass
@@ -189,7 +189,7 @@ def _request(record: TransactionRecord, name: str, port: int) -> None:
         request.set("http.response.status_code", 200)
 
 
-def _record(number: int, carrier: dict[str, str]) -> TransactionRecord:
+def _record(number: int, root: Root) -> TransactionRecord:
     now = time.time()
     return TransactionRecord(
         TransactionId("bench", number, 1),
@@ -198,7 +198,8 @@ def _record(number: int, carrier: dict[str, str]) -> TransactionRecord:
         Decision.COMMIT,
         tuple(PARTICIPANTS),
         frozenset(),
-        carrier,
+        root.carrier,
         now,
         decided=now,
+        **root.facts,
     )

@@ -62,7 +62,7 @@ class PartnerSink:
 
 def test_every_phase_is_a_span_and_every_call_carries_it(exported, partner):
     """The example of the README, from a task through the log to the driver."""
-    carrier = OpenTelemetryTracing().reserve()
+    carrier = OpenTelemetryTracing().reserve().carrier
     sink = shipped(PartnerSink(partner.url))
     with spans.span(names.BRANCH, carrier=carrier):
         handle = sink.begin(branch_of(carrier))
@@ -212,7 +212,7 @@ def test_batches_and_whole_transactions(exported):
             pass
 
     sink = shipped(Bulk())
-    carrier = OpenTelemetryTracing().reserve()
+    carrier = OpenTelemetryTracing().reserve().carrier
     with spans.span(names.BRANCH, carrier=carrier):
         handle = sink.begin()
         sink.invoke_batch(handle, Batch())

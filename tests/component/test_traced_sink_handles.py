@@ -96,7 +96,7 @@ def parents(exported: Any) -> set[str]:
 @pytest.mark.parametrize("handle", CARRYING, ids=lambda h: type(h).__name__)
 def test_a_handle_takes_its_trace_to_another_process(exported, handle):
     """A dict or a dataclass, pickled: nothing else of the first process is left."""
-    carrier = OpenTelemetryTracing().reserve()
+    carrier = OpenTelemetryTracing().reserve().carrier
     sink = shipped(Sink(new(handle)))
     begun = sink.begin(branch_of(carrier))
     sink.pre_commit(begun)
@@ -113,7 +113,7 @@ def test_any_other_handle_is_remembered_by_its_process(exported, handle):
 
     There it is below the current span.
     """
-    carrier = OpenTelemetryTracing().reserve()
+    carrier = OpenTelemetryTracing().reserve().carrier
     sink = shipped(Sink(handle))
     begun = sink.begin(branch_of(carrier))
     before = dict(getattr(begun, "__dict__", {}))
@@ -125,7 +125,7 @@ def test_any_other_handle_is_remembered_by_its_process(exported, handle):
     assert len(exported()) == 4
     assert parents(exported) == {carrier["traceparent"][36:52]}
     assert handles.HELD == {}
-    with spans.span(names.DELIVER, carrier=OpenTelemetryTracing().reserve()):
+    with spans.span(names.DELIVER, carrier=OpenTelemetryTracing().reserve().carrier):
         shipped(Sink(None)).commit(received)
     assert span_tree(exported())[-2:] == ["tpc.deliver", "  Sink.commit"]
 
@@ -134,7 +134,9 @@ def test_any_other_handle_is_remembered_by_its_process(exported, handle):
 @pytest.mark.parametrize("make", [Changing, Frozen, Slotted])
 def test_a_dataclass_is_what_it_was_to_its_author(make):
     """Equality, repr, fields and asdict: only `vars` shows what was added."""
-    begun = shipped(Sink(make("a"))).begin(branch_of(OpenTelemetryTracing().reserve()))
+    begun = shipped(Sink(make("a"))).begin(
+        branch_of(OpenTelemetryTracing().reserve().carrier)
+    )
     assert begun == make("a")
     assert repr(begun) == repr(make("a"))
     assert dataclasses.asdict(begun) == dataclasses.asdict(make("a"))
@@ -157,7 +159,7 @@ def test_without_tracing_a_handle_gets_nothing(handle):
 
 def test_handles_of_several_transactions_are_told_apart(exported):
     """One span around them all: each phase is in the trace of its own handle."""
-    carriers = [OpenTelemetryTracing().reserve() for _ in range(2)]
+    carriers = [OpenTelemetryTracing().reserve().carrier for _ in range(2)]
     sink = shipped(Sink({}))
     begun = []
     for carrier in carriers:
@@ -182,7 +184,7 @@ def test_a_handle_that_is_emptied_in_pre_commit_still_carries_it(exported):
             handle.clear()
             handle["path"] = "a"
 
-    carrier = OpenTelemetryTracing().reserve()
+    carrier = OpenTelemetryTracing().reserve().carrier
     sink = shipped(Spooling({"rows": [1, 2, 3]}))
     handle = sink.begin(branch_of(carrier))
     sink.pre_commit(handle)
@@ -193,7 +195,7 @@ def test_a_handle_that_is_emptied_in_pre_commit_still_carries_it(exported):
 
 def test_a_handle_that_is_used_again_is_of_its_last_branch(exported):
     """A sink may return the same object twice: the second branch is not the first."""
-    first, second = (OpenTelemetryTracing().reserve() for _ in range(2))
+    first, second = (OpenTelemetryTracing().reserve().carrier for _ in range(2))
     sink = shipped(Sink({}))
     sink.invoke(sink.begin(branch_of(first)), 1)
     sink.commit(sink.begin(branch_of(second)))
@@ -223,7 +225,7 @@ def test_a_commit_from_the_decision_log_is_in_its_trace(exported, handle, kind):
             else:
                 assert handle["path"] == "a"
 
-    log, carrier = temporary_log(), OpenTelemetryTracing().reserve()
+    log, carrier = temporary_log(), OpenTelemetryTracing().reserve().carrier
     begun = log.begin(
         "orders", 0, run="r", query=None, participants=["Seeing"], carrier=carrier
     )

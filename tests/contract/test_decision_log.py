@@ -26,6 +26,7 @@ from tracing_2pc.core.model import (
     MAX_BRANCHES,
     BeginResult,
     BranchId,
+    Facts,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -529,6 +530,17 @@ def test_an_attempt_knows_the_trace_of_the_one_before(log):
         begun = begin(log, 0, run=f"run {own}", carrier=carrier).record
         for record in (begun, read(log, begun)):
             assert (record.carrier, record.previous) == (carrier, before)
+
+
+def test_facts_of_its_begin_stay_on_record(log):
+    """Whoever joins the attempt, decides it or reads it later, finds the first ones."""
+    facts: Facts = {"root_link": "00-aa-bb-00", "root_start": 7, "root_resource": "{}"}
+    begin(log, facts=facts)
+    begin(log, facts={"root_start": 8})
+    decided = commit(log)
+    for record in (decided, read(log, decided)):
+        assert {name: getattr(record, name) for name in facts} == facts
+    assert begin(log, 1).record.root_start is None
 
 
 def test_an_attempt_is_never_numbered_twice(log):

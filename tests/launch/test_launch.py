@@ -338,7 +338,8 @@ def test_a_launch_is_one_trace_and_its_job_links_to_it(world, exported, monkeypa
     for at in (told["TRACEPARENT"], seen.read_text()):
         assert int(at.split("-")[1], 16) == root.context.trace_id
     monkeypatch.setenv("TRACEPARENT", told["TRACEPARENT"])  # as in the job's process
-    assert OpenTelemetryTracing().reserve()["tpc-link"] == told["TRACEPARENT"]
+    facts = OpenTelemetryTracing().reserve().facts
+    assert facts["root_link"] == told["TRACEPARENT"]
 
 
 @pytest.mark.ci

@@ -315,7 +315,7 @@ def test_the_demos_job_is_launched_and_streams(world, monkeypatch):
         records = [laid.log.read(s.transaction) for s in done]
         launched = _told_of(world, name)
         assert launched is not None
-        assert {r.carrier.get("tpc-link") for r in records} == {launched}
+        assert {r.root_link for r in records} == {launched}
 
 
 def _told_of(world, name: str) -> str | None:

@@ -40,7 +40,7 @@ from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 lifecycle.start("job")
 tracing = OpenTelemetryTracing()
-assert tracing.reserve() == {}
+assert tracing.reserve() == ({}, {})
 with tracing.step("tpc.begin", {}) as step:
     step.set("tpc.batch", 1)
 with tracing.sweep([]):

@@ -25,7 +25,7 @@ from tracing_2pc.core.model import BranchId, Receipt, TransactionId
 from tracing_2pc.core.ports import Tracing
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.tracing import propagation, spans, transaction
-from tracing_2pc.tracing.transaction import LINK, OpenTelemetryTracing
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 TEXTS = texts("unit")
 
@@ -68,7 +68,7 @@ def ids(span):
 def test_a_transaction_is_one_trace(exported):
     """Steps made before the root exists are its children once it is exported."""
     tracing: Tracing = OpenTelemetryTracing()
-    carrier = tracing.reserve()
+    carrier = tracing.reserve().carrier
     with tracing.step(names.BEGIN, carrier):
         pass
     decided = record(carrier)
@@ -98,7 +98,7 @@ def test_a_transaction_is_one_trace(exported):
 
 def test_the_root_has_the_reserved_ids_and_the_records_times(exported):
     tracing = OpenTelemetryTracing()
-    carrier = tracing.reserve()
+    carrier = tracing.reserve().carrier
     assert exported() == []
     tracing.export_root(record(carrier), taken_over=False)
     (root,) = exported()
@@ -138,8 +138,8 @@ def test_who_takes_over_exports_the_same_root(exported, another_process, decisio
 
     The job's resource is in it, whichever process exports it, and no command line.
     """
-    carrier = json.loads(json.dumps(OpenTelemetryTracing().reserve()))
-    decided = record(carrier, decision)
+    carrier, facts = json.loads(json.dumps(OpenTelemetryTracing().reserve()))
+    decided = record(carrier, decision, **facts)
     OpenTelemetryTracing().export_root(decided, taken_over=False)
     OpenTelemetryTracing().export_root(decided, taken_over=True)
     assert len(exported()) == 1  # whoever has exported it does not take it over
@@ -164,10 +164,10 @@ def test_the_root_is_of_the_job_whoever_exports_it(exported, monkeypatch):
     tracing = OpenTelemetryTracing()
     monkeypatch.setattr(spans.tracer(), "resource", job)
     before = time.time_ns()
-    carrier = json.loads(json.dumps(tracing.reserve()))
+    carrier, facts = json.loads(json.dumps(tracing.reserve()))
     began = time.time_ns() + 1
     decided = dataclasses.replace(
-        record(carrier), started=began / 1e9 + 1, decided=began / 1e9 + 2
+        record(carrier, **facts), started=began / 1e9 + 1, decided=began / 1e9 + 2
     )
     monkeypatch.setattr(spans.tracer(), "resource", watcher)
     tracing.export_root(decided, taken_over=False)
@@ -187,7 +187,7 @@ def test_the_root_of_an_abort_says_why(exported):
     """
     failed = "while it was written: ValueError: 4711"
     for cause, detail in (("vote", "at prepare: ledger: no"), ("error", failed)):
-        carrier = OpenTelemetryTracing().reserve()
+        carrier = OpenTelemetryTracing().reserve().carrier
         aborted = record(carrier, Decision.ABORT, cause=cause, detail=detail)
         OpenTelemetryTracing().export_root(aborted, taken_over=False)
     root, other = exported()
@@ -202,8 +202,8 @@ def test_what_ran_out_of_time_has_one_root_before_and_after_its_abort(
     exported, another_process
 ):
     """The watcher exports it undecided, and who aborts it later the same span."""
-    carrier = OpenTelemetryTracing().reserve()
-    aborted = record(carrier, Decision.ABORT, timeout=2.0, cause="recovery")
+    carrier, facts = OpenTelemetryTracing().reserve()
+    aborted = record(carrier, Decision.ABORT, timeout=2.0, cause="recovery", **facts)
     undecided = dataclasses.replace(aborted, decision=None, decided=None, cause=None)
     OpenTelemetryTracing().export_root(undecided, taken_over=True)
     another_process()
@@ -224,7 +224,7 @@ def test_what_ran_out_of_time_has_one_root_before_and_after_its_abort(
 def test_a_trace_does_not_grow_for_as_long_as_an_outage(exported):
     """The first ten tries in vain leave spans, then the 16th, the 32nd, the 64th."""
     tracing = OpenTelemetryTracing()
-    carrier = tracing.reserve()
+    carrier = tracing.reserve().carrier
     seen = []
     for tries in range(1, 5000):
         before = len(exported())
@@ -241,21 +241,21 @@ def test_the_root_links_to_what_was_current(exported):
     """The span around a query stays a trace of its own."""
     tracing = OpenTelemetryTracing()
     with trace.get_tracer("user").start_as_current_span("query") as query:
-        carrier = tracing.reserve()
+        carrier, facts = tracing.reserve()
         with tracing.step(names.BEGIN, carrier):
             pass
-    tracing.export_root(record(carrier), taken_over=False)
+    tracing.export_root(record(carrier, **facts), taken_over=False)
     assert span_tree(exported())[:2] == ["tpc.transaction", "  tpc.begin"]
     root = next(s for s in exported() if s.name == names.TRANSACTION)
     (link,) = root.links
     assert link.context.span_id == query.get_span_context().span_id
-    assert LINK in carrier
+    assert carrier.keys() == {"traceparent"}
     assert sent_on(carrier) == {"traceparent": carrier["traceparent"]}
 
 
 def test_a_sweep_is_linked_and_never_a_parent(exported):
     tracing = OpenTelemetryTracing()
-    carrier = tracing.reserve()
+    carrier = tracing.reserve().carrier
     with tracing.sweep([record(carrier)]) as records:
         with tracing.step(names.DELIVER, carrier, records[0]):
             pass
@@ -276,7 +276,7 @@ def test_a_sweep_is_linked_and_never_a_parent(exported):
 def test_what_is_not_sampled_is_not_exported(exported, monkeypatch):
     monkeypatch.setattr(spans.tracer(), "sampler", sampling.ALWAYS_OFF)
     tracing = OpenTelemetryTracing()
-    carrier = tracing.reserve()
+    carrier = tracing.reserve().carrier
     with tracing.step(names.BEGIN, carrier):
         pass
     tracing.export_root(record(carrier), taken_over=False)
@@ -286,7 +286,7 @@ def test_what_is_not_sampled_is_not_exported(exported, monkeypatch):
 
 def test_the_current_span_is_the_parent_only_in_the_carriers_trace(exported):
     tracing = OpenTelemetryTracing()
-    carrier = tracing.reserve()
+    carrier = tracing.reserve().carrier
     with spans.span("inside", carrier=carrier), spans.span("child", carrier=carrier):
         pass
     with spans.span("elsewhere"):
@@ -461,7 +461,7 @@ def test_a_current_span_that_raises_hides_no_work(exported, carrier):
                 "GET /transactions/<transaction_id>", headers, trusted=trusted
             ):
                 pass
-        assert "traceparent" in OpenTelemetryTracing().reserve()
+        assert "traceparent" in OpenTelemetryTracing().reserve().carrier
     finally:
         context.detach(token)
     made = [span.name for span in exported()]
@@ -482,7 +482,7 @@ def test_a_provider_without_a_tracer_costs_the_traces_only(monkeypatch, caplog):
     for _ in range(3):
         with spans.span("tpc.decide") as step:
             step.set("tpc.batch", 1)
-    assert OpenTelemetryTracing().reserve() == {}
+    assert OpenTelemetryTracing().reserve() == ({}, {})
     assert [record.getMessage() for record in caplog.records] == [
         TEXTS["a provider has no tracer"]
     ]
@@ -496,13 +496,12 @@ def test_what_is_kept_and_what_outsiders_see_has_no_baggage(exported, monkeypatc
     tracing = OpenTelemetryTracing()
     token = context.attach(baggage.set_baggage("user.email", "a@example.org"))
     try:
-        carrier = tracing.reserve()
+        carrier = tracing.reserve().carrier
         with tracing.step(names.DELIVER, carrier):
             live, kept = spans.current_carrier(), propagation.storable_context()
     finally:
         context.detach(token)
-    of_the_trace = {name for name in carrier if not name.startswith("tpc-")}
-    assert of_the_trace == kept.keys() == {"traceparent"}
+    assert carrier.keys() == kept.keys() == {"traceparent"}
     assert live == {**kept, "baggage": "user.email=a%40example.org"}
 
 

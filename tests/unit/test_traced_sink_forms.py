@@ -183,7 +183,7 @@ def test_per_record_has_a_span_for_each_batch(exported):
         def pre_commit(self, handle):
             pass
 
-    carrier = OpenTelemetryTracing().reserve()
+    carrier = OpenTelemetryTracing().reserve().carrier
     sink = shipped(Bulk())
     handle = sink.open(branch_of(carrier))
     sink.invoke_batch(handle, Batch())

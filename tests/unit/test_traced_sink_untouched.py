@@ -284,7 +284,7 @@ def test_a_process_does_not_keep_what_it_has_written(make):
 
     sink = shipped(Making())
     for _ in range(handles.BOUND + 5):
-        sink.pre_commit(sink.begin(branch_of(OpenTelemetryTracing().reserve())))
+        sink.pre_commit(sink.begin(branch_of(OpenTelemetryTracing().reserve().carrier)))
     assert len(handles.HELD) == (handles.BOUND if make is list else 0)
 
 

@@ -167,13 +167,13 @@ def test_batches_of_arrow_know_their_rows(exported, in_task, one, counted):
 
 @pytest.mark.usefixtures("exported")
 def test_a_message_is_what_it_was(in_task):
-    """One attribute beside its fields, and none without tracing."""
+    """Two attributes beside its fields, and none without tracing."""
     in_task(0)
     message = shipped(Files()).write(rows(2))
     assert message == Written("a", 2)
     assert repr(message) == repr(Written("a", 2))
     assert dataclasses.asdict(message) == {"path": "a", "rows": 2}
-    assert vars(message).keys() == {"path", "rows", "tpc_carrier"}
+    assert vars(message).keys() == {"path", "rows", "tpc_carrier", "tpc_root"}
 
 
 def test_without_tracing_a_message_gets_nothing(in_task):
@@ -317,7 +317,7 @@ def test_a_foreign_span_that_raises_breaks_no_call(in_task, monkeypatch):
     in_task(0, "no number")
     message = shipped(Files()).write(rows(2))
     assert message.rows == 2
-    message.tpc_carrier = {"tpc-start": "no number"}
+    message.tpc_root = {"root_start": "no number"}
     in_task()
     monkeypatch.setattr(sys.modules["pyspark"], "TaskContext", object)
     shipped(Files()).commit([message], 7)

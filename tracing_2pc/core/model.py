@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypedDict
 
 from tracing_2pc.core.names import LAUNCH_SINKS
 from tracing_2pc.core.states import (
@@ -54,6 +54,27 @@ class Carrier(dict[str, str]):
             ValueError, TypeError: it is no carrier.
         """
         return Carrier(json.loads(text))
+
+
+class Facts(TypedDict, total=False):
+    """What else is on record of a transaction from its begin on, by the field's name.
+
+    The protocol stores it and reads none of it.
+    """
+
+    root_link: str
+    root_start: int
+    root_resource: str
+
+
+class Root(NamedTuple):
+    """A root span that is reserved: its ids, and what it is exported with later.
+
+    Both are empty where nothing records spans.
+    """
+
+    carrier: Carrier
+    facts: Facts
 
 
 _APPLICATION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -302,6 +323,11 @@ class TransactionRecord:
     links: tuple[Carrier, ...] = ()  # contexts that a commit's rows came with
     # By participant; without those whose journal was not known.
     journals: Mapping[str, JournalAt] = dataclasses.field(default_factory=dict)
+    # Of its root span: the traceparent that was current when it was reserved, its start
+    # in Unix nanoseconds, and the resource of its process, as JSON.
+    root_link: str | None = None
+    root_start: int | None = None
+    root_resource: str | None = None
     # In vain, at the participant that took most of them.
     tries: int = dataclasses.field(default=0, compare=False)
     newly_decided: bool = dataclasses.field(default=False, compare=False)

@@ -14,8 +14,10 @@ from tracing_2pc.core.model import (
     BeginResult,
     BranchContext,
     Carrier,
+    Facts,
     JournalAt,
     Receipt,
+    Root,
     TransactionId,
     TransactionRecord,
 )
@@ -77,6 +79,7 @@ class DecisionLog(Protocol):
         stream: bool = False,
         attempt: int | None = None,
         journals: Mapping[str, JournalAt] | None = None,
+        facts: Facts | None = None,
     ) -> BeginResult:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
@@ -102,6 +105,7 @@ class DecisionLog(Protocol):
             attempt: the number that a new attempt must get; another one has begun
                 since the caller read the log, else.
             journals: of the participants whose journal is known, its id and address.
+            facts: what else is put on record of a new attempt.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together, the
@@ -348,8 +352,11 @@ class Step(Protocol):
 class Tracing(Protocol):
     """What the protocol tells a trace, and counts. Nothing here raises or blocks."""
 
-    def reserve(self) -> Carrier:
-        """Fix the ids of a transaction's root before it exists; its context at rest."""
+    def reserve(self) -> Root:
+        """Fix the ids of a transaction's root before it exists.
+
+        Its facts go on record, so that any process exports the same root.
+        """
 
     def step(
         self,

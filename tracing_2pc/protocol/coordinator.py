@@ -251,7 +251,7 @@ class Coordinator:
         self, batch: int, run: str, query: str | None, attempt: int | None = None
     ) -> BeginResult:
         """Put the attempt on record before any participant is asked."""
-        carrier = self.tracing.reserve()  # first: nothing begins before the root
+        root = self.tracing.reserve()  # first: nothing begins before the root
         started = self.clock.now()
         ask = partial(
             self.log.begin,
@@ -260,12 +260,13 @@ class Coordinator:
             run=run,
             query=query,
             participants=self.participants,
-            carrier=carrier,
+            carrier=root.carrier,
             timeout=self.settings.transaction_timeout,
             own_sinks=self.own_sinks,
             replaces=self.replaces,
             stream=self.stream,
             attempt=attempt,
+            facts=root.facts,
         )
         begun = ask_until_answered(ask, self.retry)
         record = begun.record

@@ -21,6 +21,7 @@ from opentelemetry.trace import Link, SpanKind
 from tracing_2pc.core import names
 from tracing_2pc.core.model import (
     Carrier,
+    Root,
     TransactionId,
     TransactionRecord,
 )
@@ -34,10 +35,6 @@ from tracing_2pc.tracing.propagation import (
     thin_out_after,
 )
 from tracing_2pc.tracing.sdk import roots
-
-LINK: Final = "tpc-link"
-"""Key in a root's carrier: traceparent of what was current when it was reserved.
-Stored for the root's link, and never sent."""
 
 _BOUND: Final = 1024
 _exported: Final[dict[str, bool]] = {}  # roots, by traceparent, oldest first
@@ -58,21 +55,21 @@ class OpenTelemetryTracing:
     def __init__(self, shared: str | None = None) -> None:
         self._root = roots.derive_ids(shared) if shared else None
 
-    def reserve(self) -> Carrier:
+    def reserve(self) -> Root:
         """Fix the ids of a root; empty if nothing records spans in this process.
 
         Ids that are not sampled would silence the traces that participants and a later
         recovery make of their own.
         """
         try:
-            if not (root := roots.reserve(names.TRANSACTION, self._root)):
-                return root
+            root = roots.reserve(names.TRANSACTION, self._root)
             upstream = spans.current_carrier().get("traceparent") or started_by()
-            link = {LINK: upstream} if upstream else {}
-            return Carrier({**root, **roots.origin(), **link})
+            if root.carrier and upstream:
+                root.facts["root_link"] = upstream
+            return root
         except Exception:  # a foreign sampler or id generator raised
             logger.debug("no root could be reserved", exc_info=True)
-            return Carrier()
+            return Root(Carrier(), {})
 
     def step(
         self,
@@ -130,14 +127,17 @@ class OpenTelemetryTracing:
                 shown = detail[:2] if cause == "error" else detail
                 attributes["tpc.failure"] = ": ".join(shown)
         # To what was current when the root was reserved, and to the attempt before.
-        near = filter(None, (record.carrier.get(LINK), record.previous))
+        near = filter(None, (record.root_link, record.previous))
         links = _links({"traceparent": context} for context in near)
         links += _origins(record.links)
-        times = _nanoseconds(record.started), _nanoseconds(decided or record.started)
-        name, carrier = names.TRANSACTION, record.carrier
+        start, end = map(_nanoseconds, (record.started, decided or record.started))
+        if record.root_start is not None:
+            start = min(start, record.root_start)  # two clocks may have written these
+        about = attributes, links, (start, end), error
         try:
-            if roots.export(name, carrier, attributes, links, times, error):
-                _exported[carrier["traceparent"]] = taken_over
+            resource = record.root_resource
+            if roots.export(names.TRANSACTION, record.carrier, *about, resource):
+                _exported[record.carrier["traceparent"]] = taken_over
         except Exception:  # a foreign processor raised
             logger.debug("a root could not be exported", exc_info=True)
         # Of a copy, as another query of this process may export one meanwhile.

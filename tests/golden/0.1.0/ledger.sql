@@ -29,10 +29,10 @@ CREATE TABLE orders_tpc_branch (
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79581581572418260577e+09,1.79581581584436702735e+09);
-INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79581581589723563189e+09,1.79581581591871762277e+09);
-INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79581581595961308484e+09,1.79581581600076627732e+09);
-INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79581581603305506702e+09,NULL);
+INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79582867219614577287e+09,1.79582867230704736711e+09);
+INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79582867243136739729e+09,1.79582867254168438908e+09);
+INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79582867258786177638e+09,1.79582867262390923502e+09);
+INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79582867267867565159e+09,NULL);
 CREATE TABLE orders_tpc_hidden (
 	tag INTEGER NOT NULL, 
 	doomed BIGINT, 
@@ -44,7 +44,7 @@ CREATE TABLE orders_tpc_schema (
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "orders_tpc_schema" VALUES(1,'d3908ecd33464100b30eb54d5825143a','tagged_rows');
+INSERT INTO "orders_tpc_schema" VALUES(1,'911dc6fd95064c2e8b619a558c0c6c5a','tagged_rows');
 CREATE TABLE orders_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -54,10 +54,10 @@ CREATE TABLE orders_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-db095066c6f1903824bba76caf180194-f156745f8186dd99-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-72b2963208bd16a0f3b9ff85b2dd3114-549601d25ae9a499-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-fd920d53f436e05eccef21ccb9b55d52-413cd88f38bc1723-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-22ade6903c483bdb31e2c5da4f43b203-57dbe9ddc8724571-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-a1218e23b0a24e95ef491cb260d9b2d4-e10c6aa7afbd5a59-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-10df053e0e28dff2f6e65d579a3f38e7-555f7d2a26459427-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-31c4c48c303f4313cd97dde828583417-d6bb38e767789087-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-4cc631c1fadc81960bb0ad6a9c8f871c-63ddb650c68d114d-03"}');
 CREATE INDEX orders_tpc_open ON orders_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX orders_tpc_tag ON orders_tpc (tpc_tag);
 CREATE VIEW orders AS SELECT r.id, r.amount FROM (SELECT r.* FROM orders_tpc r WHERE NOT EXISTS (SELECT 1 FROM orders_tpc_hidden h WHERE h.tag = r.tpc_tag)) r;

@@ -32,12 +32,12 @@ CREATE TABLE tpc_delivery (
 	given_up DOUBLE, 
 	PRIMARY KEY (transaction_id, participant)
 );
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79581581587404131889e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79581581587404131889e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79581581592267346385e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79581581592267346385e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79581581602286243434e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79581581602286243434e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79582867237463903427e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79582867237463903427e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79582867254722881311e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79582867254722881311e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79582867264969134333e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79582867264969134333e+09,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','ledger',0,NULL,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','notifier',1,NULL,0,NULL,NULL,0,NULL,NULL);
 CREATE TABLE tpc_receipt (
@@ -64,13 +64,13 @@ CREATE TABLE tpc_run (
 	PRIMARY KEY (application, run), 
 	UNIQUE (application, sequence)
 );
-INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79581581412592387195e+09,0);
+INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.7958286704424402713e+09,0);
 CREATE TABLE tpc_schema (
 	version INTEGER NOT NULL, 
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "tpc_schema" VALUES(1,'396754a7d5b541f6b256781b61d98cd5','log');
+INSERT INTO "tpc_schema" VALUES(1,'e7f54f4ad5de4d99884ce3200139703f','log');
 CREATE TABLE tpc_transaction (
 	id TEXT NOT NULL, 
 	application TEXT NOT NULL, 
@@ -86,6 +86,9 @@ CREATE TABLE tpc_transaction (
 	deadline DOUBLE, 
 	carrier TEXT NOT NULL, 
 	previous TEXT, 
+	root_link TEXT, 
+	root_start BIGINT, 
+	root_resource TEXT, 
 	links TEXT, 
 	rows BIGINT, 
 	cause TEXT, 
@@ -97,11 +100,11 @@ CREATE TABLE tpc_transaction (
 	PRIMARY KEY (id), 
 	UNIQUE (application, batch, attempt)
 );
-INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1795815814.12648,1.7958158157929356098e+09,1.79581581587404131889e+09,900.0,1.79581671412584185595e+09,'{}',NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'5ac1a8c250bc6077b4366c632a059834c5c24ec5eeeb5b7246ee505d8189392a');
-INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79581581588451337809e+09,1.79581581590774655345e+09,1.79581581592267346385e+09,900.0,1795816715.88446,'{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815815883941160","traceparent":"00-72b2963208bd16a0f3b9ff85b2dd3114-2e994612c173f3f3-03"}',NULL,NULL,0,'error','while it was written: RuntimeError: a task failed',NULL,NULL,NULL,'f75aac0976d06bcd5b02ff57cb8aabea53aee421dc28e687c09b3d9303fb26de');
-INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.79581581592460179331e+09,1.79581581598191308973e+09,1.79581581602286243434e+09,900.0,1.79581671592455387109e+09,'{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815815924070065","traceparent":"00-fd920d53f436e05eccef21ccb9b55d52-f4b07fff216957e0-03"}','00-72b2963208bd16a0f3b9ff85b2dd3114-2e994612c173f3f3-03',NULL,1,NULL,NULL,NULL,NULL,NULL,'e53bc965c6a56af70f81b9e4ac2e54b9ffe6f5ed57eb9e9d15acf65269cf63d7');
-INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.79581581602521538738e+09,1.79581581604939246178e+09,NULL,900.0,1.7958167160251634121e+09,'{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815816024631618","traceparent":"00-22ade6903c483bdb31e2c5da4f43b203-fb7d0f2a8f004467-03"}',NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'6bbbc3aec81649052ffa8cabaebc6f48a63bb426e0adf0d523aa5f7e89870f0a');
+INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79582867044277024273e+09,1.79582867227212476723e+09,1.79582867237463903427e+09,900.0,1.79582957044238615031e+09,'{}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'627613dd2434b8691d8b3520cd872220dd43931a6d923336180132496e3e2d55');
+INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79582867238380336763e+09,1.79582867249406027791e+09,1.79582867254722881311e+09,900.0,1.79582957238376164435e+09,'{"traceparent":"00-10df053e0e28dff2f6e65d579a3f38e7-9a7fe23bf26a61c5-03"}',NULL,NULL,1795828672383270338,'{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,0,'error','while it was written: RuntimeError: a task failed',NULL,NULL,NULL,'15b407c8e5e7bc8fe91b114b5070c7e6adab27dc4d720475cc359d57a841b914');
+INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.7958286725488905906e+09,1.79582867262036252023e+09,1.79582867264969134333e+09,900.0,1795829572.54885,'{"traceparent":"00-31c4c48c303f4313cd97dde828583417-c722d6b2866de23f-03"}','00-10df053e0e28dff2f6e65d579a3f38e7-9a7fe23bf26a61c5-03',NULL,1795828672548409228,'{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,1,NULL,NULL,NULL,NULL,NULL,'efaac5a4d249cbdc87a84253ab1ecd9a176b23e2c7cf991104e8c7ed01261bec');
+INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1795828672.65171,1.79582867269757413862e+09,NULL,900.0,1.79582957265166759494e+09,'{"traceparent":"00-4cc631c1fadc81960bb0ad6a9c8f871c-0eb45597c761340d-03"}',NULL,NULL,1795828672651215773,'{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,1,NULL,NULL,NULL,NULL,NULL,'0384618ba8f51a9ce544cf08535f98803072c071f8aa662e4f1874a1feca06b9');
+CREATE UNIQUE INDEX tpc_one_commit ON tpc_transaction (application, batch) WHERE decision = 'commit';
 CREATE INDEX tpc_unfinished ON tpc_transaction (application, batch, attempt) WHERE finished IS NULL;
 CREATE INDEX tpc_not_committed ON tpc_transaction (application, batch, attempt) WHERE state IN ('aborted', 'concluded');
-CREATE UNIQUE INDEX tpc_one_commit ON tpc_transaction (application, batch) WHERE decision = 'commit';
 COMMIT;

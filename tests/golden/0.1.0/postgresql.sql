@@ -263,6 +263,9 @@ CREATE TABLE public.tpc_transaction (
     deadline double precision,
     carrier text NOT NULL,
     previous text,
+    root_link text,
+    root_start bigint,
+    root_resource text,
     links text,
     rows bigint,
     cause text,
@@ -275,63 +278,63 @@ CREATE TABLE public.tpc_transaction (
 ALTER TABLE ONLY public.orders_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.orders_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.outbox_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_by_hand ALTER COLUMN number SET DEFAULT nextval('public.outbox_tpc_by_hand_number_seq'::regclass);
-INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795815819.5996504, '{}');
-INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795815819.5996504, '{}');
-INSERT INTO public.events_tpc_head VALUES (1, '5e4702e60f8546bf973307280b932fbc', 2, 0, 604800, 7776000);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795815819.5996504);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795815819.5996504);
-INSERT INTO public.events_tpc_passed VALUES (1795815819.6378324, 1);
-INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795815819.6378324);
+INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795828676.0939353, '{}');
+INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795828676.0939353, '{}');
+INSERT INTO public.events_tpc_head VALUES (1, 'd645ae36e89a49609156c35bd7c9825f', 2, 0, 604800, 7776000);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795828676.0939353);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795828676.0939353);
+INSERT INTO public.events_tpc_passed VALUES (1795828676.1420877, 1);
+INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795828676.1420877);
 INSERT INTO public.orders_tpc VALUES (0, 0.5, 1);
 INSERT INTO public.orders_tpc VALUES (1, 1.5, 3);
 INSERT INTO public.orders_tpc VALUES (2, 2.5, 4);
 INSERT INTO public.orders_tpc_application VALUES ('orders', NULL, 'ledger');
-INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795815818.502848, 1795815818.6183069);
-INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795815818.7608888, 1795815818.7971237);
-INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795815818.9672875, 1795815819.109116);
-INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795815819.2477264, NULL);
+INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795828674.8898618, 1795828675.0088868);
+INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795828675.306995, 1795828675.3674898);
+INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795828675.5244267, 1795828675.610072);
+INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795828675.7958045, NULL);
 INSERT INTO public.orders_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.orders_tpc_schema VALUES (1, '84d4f64283f9499686bdb4f4b4f3935c', 'tagged_rows');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-6e6ff730ddbfb13fb08948d81f406c1e-6d3bb3aa3722fff3-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-249409c36d44b3a70115daa638ca191b-a367a55b112b101e-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-3ab20fc19fc71d696a7df036803376e0-18ff8937b374a748-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-969a8dce61d9a1070f496e13ce0341c1-5819140a05d5d6aa-03"}');
+INSERT INTO public.orders_tpc_schema VALUES (1, 'b393e2d067ae4678b2307301e48b91f7', 'tagged_rows');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-f225a2f871cc9c9c39cc9fe30fc00a8b-47839242d47086f6-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-0d8e051b4a2efcbc060973b79d8296f9-a1cec21ccf50daff-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-21d55d85f1604ba0c6f622a2fd5c7eb9-d19f6f824e243542-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-fe7068ffc2ecf778b0ff9a2c3b9c1ce1-19644aba897523b6-03"}');
 INSERT INTO public.outbox_tpc VALUES (3, 0, '{"id": 1, "amount": 1.5}');
 INSERT INTO public.outbox_tpc VALUES (4, 0, '{"id": 2, "amount": 2.5}');
 INSERT INTO public.outbox_tpc_application VALUES ('orders', NULL, 'notifier');
-INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795815818.4268956, 1795815818.6488981);
-INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795815818.7670617, 1795815818.8167083);
-INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795815818.9845989, 1795815819.0720234);
-INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795815819.2234855, NULL);
+INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795828674.7702725, 1795828675.0597148);
+INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795828675.2510543, 1795828675.3446753);
+INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795828675.5161426, 1795828675.6338053);
+INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795828675.7297208, NULL);
 INSERT INTO public.outbox_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795815818.7194076, 'no such card');
-INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-3ab20fc19fc71d696a7df036803376e0-8763028726f8cc77-03"}', 1795815819.0741453);
+INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795828675.2209446, 'no such card');
+INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-21d55d85f1604ba0c6f622a2fd5c7eb9-ddb5f4ae1788505d-03"}', 1795828675.6347938);
 INSERT INTO public.outbox_tpc_refusals VALUES ('orders', 1);
-INSERT INTO public.outbox_tpc_schema VALUES (1, '9deb1ce5945f4462840e97acd30e5f78', 'outbox');
-INSERT INTO public.outbox_tpc_sender VALUES (1, '147f4a4b3e5f0393a766640cec0acc48', 0);
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-6e6ff730ddbfb13fb08948d81f406c1e-2e544fa478e75cf7-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-249409c36d44b3a70115daa638ca191b-613cf5952a83150f-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-3ab20fc19fc71d696a7df036803376e0-33e34cd68e57f1ee-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-969a8dce61d9a1070f496e13ce0341c1-fb0fc618d78da9b6-03"}');
+INSERT INTO public.outbox_tpc_schema VALUES (1, 'c281f2c703b74c32b3635ff091b1e156', 'outbox');
+INSERT INTO public.outbox_tpc_sender VALUES (1, '7f71d535ab7b237a363374d1ec700916', 0);
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-f225a2f871cc9c9c39cc9fe30fc00a8b-1883133f5b3fae0d-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-0d8e051b4a2efcbc060973b79d8296f9-06558d5dea58f100-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-21d55d85f1604ba0c6f622a2fd5c7eb9-ad5c701ac6c1be8b-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-fe7068ffc2ecf778b0ff9a2c3b9c1ce1-3eb250035dbc1798-03"}');
 INSERT INTO public.tpc_application VALUES ('orders', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795815818.6809833, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795815818.6809833, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795815818.8617675, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795815818.8716753, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795815819.149531, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795815819.149531, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795828675.1019535, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795828675.1019535, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795828675.3844771, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795828675.3844771, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795828675.668502, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795828675.668502, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'notifier', 1, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'ledger', 0, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
-INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795815818.2321985, 0);
-INSERT INTO public.tpc_schema VALUES (1, 'aff64c1763854b90955290a70ed26d85', 'log');
-INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795815818.233612, 1795815818.557982, 1795815818.6809833, 900, 1795816718.229647, '{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815818209862247","traceparent":"00-6e6ff730ddbfb13fb08948d81f406c1e-e02485dc7e0aaed4-03"}', NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '66c9a6801cf70170a4ea6792c91fbe1c5b76f10490a93a37b6bf9563cc528989');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795815818.7039032, 1795815818.781112, 1795815818.8716753, 900, 1795816718.703423, '{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815818697142953","traceparent":"00-249409c36d44b3a70115daa638ca191b-c0c4794c2c004428-03"}', NULL, NULL, 0, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, NULL, '462e5aca30cf0af49461e17627d9cb5ae77edc70ddf43f6cbd9df7df9567c555');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795815818.8801055, 1795815819.0381346, 1795815819.149531, 900, 1795816718.879607, '{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815818877608862","traceparent":"00-3ab20fc19fc71d696a7df036803376e0-2eca62da6025e442-03"}', '00-249409c36d44b3a70115daa638ca191b-c0c4794c2c004428-03', NULL, 1, NULL, NULL, NULL, NULL, NULL, 'b1330b8aa20a3f0591461839e1de211a549edb9ae6c8484c7f408ebaaff13b38');
-INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795815819.1680775, 1795815819.2819078, NULL, 900, 1795816719.16751, '{"tpc-process":"{\"service.instance.id\": \"a998c61f-60aa-44ad-95f5-ceb600028ad2\", \"host.name\": \"vm\", \"ip\": \"vm\", \"telemetry.sdk.language\": \"python\", \"telemetry.sdk.name\": \"opentelemetry\", \"telemetry.sdk.version\": \"1.45.1\", \"service.name\": \"ParticipantSink\"}","tpc-start":"1795815819154771531","traceparent":"00-969a8dce61d9a1070f496e13ce0341c1-2b90f0f70fce19cf-03"}', NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '9680ec50d15d4f939cae31cb4ae8436799988bec59df3b36b9ad0c7c389688fd');
+INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795828674.6100507, 0);
+INSERT INTO public.tpc_schema VALUES (1, 'e964cea535ea47c192d3ee133a8b53ef', 'log');
+INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795828674.612198, 1795828674.9401438, 1795828675.1019535, 900, 1795829574.606532, '{"traceparent":"00-f225a2f871cc9c9c39cc9fe30fc00a8b-e53e7fdd030cccfc-03"}', NULL, NULL, 1795828674594026574, '{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, 1, NULL, NULL, NULL, NULL, NULL, '73505e620af059294eed4e5b81956175e748c7de3283374dc72f4a8eaa182403');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795828675.2002926, 1795828675.3283126, 1795828675.3844771, 900, 1795829575.199518, '{"traceparent":"00-0d8e051b4a2efcbc060973b79d8296f9-69611080cb54891e-03"}', NULL, NULL, 1795828675187762948, '{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, 0, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, NULL, '17f7bf40aa0276fa6ffd248f3c22c8ae909a21c85ec6e8bfa128b43643b2a34c');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795828675.4075892, 1795828675.5594337, 1795828675.668502, 900, 1795829575.407127, '{"traceparent":"00-21d55d85f1604ba0c6f622a2fd5c7eb9-ff3d3282b81bf152-03"}', '00-0d8e051b4a2efcbc060973b79d8296f9-69611080cb54891e-03', NULL, 1795828675402308134, '{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, 1, NULL, NULL, NULL, NULL, NULL, '4d08f85cb40fbce6bdd794a800aaa63788fc8923c0d3f15412f60c1cd49c4a82');
+INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795828675.702795, 1795828675.8260176, NULL, 900, 1795829575.702324, '{"traceparent":"00-fe7068ffc2ecf778b0ff9a2c3b9c1ce1-98fac045d9305286-03"}', NULL, NULL, 1795828675687568028, '{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, 1, NULL, NULL, NULL, NULL, NULL, '188a89fa319cfebfda9d177d2a24ddafa77020f3c2c15a30287113fd69c31644');
 SELECT pg_catalog.setval('public.orders_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_by_hand_number_seq', 1, false);

@@ -17,6 +17,7 @@ from tracing_2pc.core.model import (
     ADOPTED,
     BeginResult,
     Carrier,
+    Facts,
     JournalAt,
     Receipt,
     TransactionId,
@@ -98,6 +99,7 @@ class SqlDecisionLog(SqlLogReader):
         stream: bool = False,
         attempt: int | None = None,
         journals: Mapping[str, JournalAt] | None = None,
+        facts: Facts | None = None,
     ) -> BeginResult:
         query = query or None
         with self._noting_passed(batch), self._durable() as change:
@@ -143,6 +145,7 @@ class SqlDecisionLog(SqlLogReader):
                 own_sinks=frozenset(own_sinks),
                 previous=status.carrier.get("traceparent") if carrier else None,
                 journals=dict(journals or {}),
+                **facts or {},
             )
             change.add(opened)
             return BeginResult(

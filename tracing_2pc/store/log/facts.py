@@ -174,6 +174,9 @@ FACTS: Final = (
     _fact("carrier", sa.Text(), lambda r: canonical(r.carrier), Carrier.from_json),
     # The traceparent of the attempt before it at the same batch.
     _maybe("previous", sa.Text(), changes=False),
+    _maybe("root_link", sa.Text(), changes=False),
+    _maybe("root_start", sa.BigInteger(), changes=False),
+    _maybe("root_resource", sa.Text(), changes=False),
     # Contexts that its rows came with, as JSON.
     _maybe("links", sa.Text(), _stored_links, _contexts),
     _maybe("rows", sa.BigInteger(), lambda r: r.rows if r.decision else None, _rows),

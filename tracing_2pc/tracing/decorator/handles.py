@@ -125,10 +125,10 @@ def forget(*handles: object) -> None:
             HELD.pop(id(handle), None)
 
 
-def put_attribute(carried: object, value: object) -> bool:
+def put_attribute(carried: object, value: object, name: str = CARRIER) -> bool:
     """Put something beside the fields of any object that has room for it."""
     try:
-        object.__setattr__(carried, CARRIER, value)
+        object.__setattr__(carried, name, value)
     except Exception:  # noqa: BLE001 - slots, a builtin, a descriptor of that name
         return False
     return True
@@ -143,11 +143,16 @@ def carrier_in(handle: object) -> Mapping[str, str]:
     """Return a handle's trace context; a `Branch` if this process remembers it."""
     if (held := HELD.get(id(handle))) is not None:
         return held
+    return mapping_in(handle, CARRIER)
+
+
+def mapping_in(handle: object, name: str) -> Mapping[str, Any]:
+    """Return what `put_attribute` has put there, or a key of that name has."""
     try:
         if type(handle) is dict:
-            found = handle.get(CARRIER)
+            found = handle.get(name)
         else:  # past a `__getattr__`, which may be a remote call
-            found = object.__getattribute__(handle, CARRIER)
+            found = object.__getattribute__(handle, name)
     except Exception:  # noqa: BLE001 - slots, a builtin, keys that cannot be compared
         return _NONE
     return found if isinstance(found, dict) else _NONE

@@ -89,10 +89,10 @@ def traced_sink(
     **PySpark's own writers.** Above a `DataSourceStreamWriter`, or its Arrow form, the
     spans are `<Writer>.write` for each task, with its rows, and `<Writer>.commit` or
     `<Writer>.abort`, below `<Writer>.batch`: one trace for each batch and run. A commit
-    message gets an attribute `tpc_carrier`. One that takes none (slots, pickling of its
-    own), and an abort without any message, leave that call in a trace of its own. Each
-    call flushes, in half a second at most. A task that fails exports the root of the
-    batch, which nobody else may be left to do: it may be there twice.
+    message gets attributes `tpc_carrier` and `tpc_root`. One that takes none (slots,
+    pickling of its own), and an abort without any message, leave that call in a trace
+    of its own. Each call flushes, in half a second at most. A task that fails exports
+    the root of the batch, which nobody else may be left to do: it may be there twice.
 
     Raises:
         ContractError: it stands above no class; a method that was named is not there,

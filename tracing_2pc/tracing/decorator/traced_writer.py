@@ -25,7 +25,7 @@ from typing import Any, Final
 from opentelemetry import trace
 
 from tracing_2pc.core.errors import ContractError
-from tracing_2pc.core.model import Carrier
+from tracing_2pc.core.model import Carrier, Root
 from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import handles, phases
@@ -34,8 +34,8 @@ from tracing_2pc.tracing.propagation import storable_context
 from tracing_2pc.tracing.sdk import lifecycle, roots
 
 FLUSH_SECONDS: Final = 0.5
-RUN: Final = "tpc-run"
-"""Key in a message's carrier: the run of the query."""
+ROOT: Final = "tpc_root"
+"""Attribute of a message: the facts of a root, and `run`, that of the query."""
 
 _PICKLING: Final = ("__getstate__", "__reduce__", "__reduce_ex__")
 _WRITE: Final = Phase("write")
@@ -58,18 +58,18 @@ def _write(method: Method) -> Method:
             return method(*args, **kwargs)
         task, about = _task_ids()
         root_name = _root_name(args[0])
-        carrier = _task_carrier(root_name, about)
+        root = _task_root(root_name, about)
         attributes = {**_WRITE.attributes, **task, **about}
         counted = functools.partial(_counted, method, rows_name)
-        given = (counted, _WRITE, tracer, carrier, attributes, args, kwargs)
+        given = (counted, _WRITE, tracer, root.carrier, attributes, args, kwargs)
         is_passed_on = False
         try:
             message = phases.call(*given)
-            is_passed_on = _pass_on(message, carrier)
+            is_passed_on = _pass_on(message, root, about)
         finally:
             if not is_passed_on:  # no other process may export it
                 alone = {**about, "tpc.root.reconstructed": True}
-                _export_root(root_name, carrier, alone)
+                _export_root(root_name, *root, alone)
             lifecycle.flush(FLUSH_SECONDS)
         return message
 
@@ -93,17 +93,18 @@ def _end(phase: Phase, method: Method) -> Method:
         messages, batch = given.get(names[1]), given.get(names[2])
         listed = messages if isinstance(messages, list | tuple) else ()
         # The earliest task's last: it says when the root began.
-        carriers = [*filter(None, map(handles.carrier_in, listed))]
-        carriers.sort(key=lambda c: str(c.get(roots.START)), reverse=True)
-        first = carriers[-1] if carriers else Carrier()
-        about = _batch_attributes(batch, first.get(RUN))
+        found = [(handles.carrier_in(m), handles.mapping_in(m, ROOT)) for m in listed]
+        found = [(carrier, facts) for carrier, facts in found if carrier]
+        found.sort(key=lambda root: str(root[1].get("root_start")), reverse=True)
+        first, facts = found[-1] if found else (Carrier(), {})
+        about = _batch_attributes(batch, facts.get("run"))
         attributes = {**phase.attributes, **about}
         try:
             return phases.call(method, phase, tracer, first, attributes, args, kwargs)
         finally:
             # One root, unless Spark did not tell the tasks which run and batch it is.
-            for root in {str(c.get("traceparent")): c for c in carriers}.values():
-                _export_root(_root_name(args[0]), root, about)
+            for root in {str(r[0].get("traceparent")): r for r in found}.values():
+                _export_root(_root_name(args[0]), *root, about)
             lifecycle.flush(FLUSH_SECONDS)
 
     return end
@@ -116,14 +117,18 @@ WRAPPERS: Final[dict[str, Callable[[Method], Method]]] = {
 }
 
 
-def _pass_on(message: object, carrier: Carrier) -> bool:
+def _pass_on(message: object, root: Root, about: Attributes) -> bool:
     """Let a message carry the trace; True if the process that commits will know it.
 
     It does where its class leaves pickling to Python. No method of the message is
     called: one that pickles itself may hand its rows on, once.
     """
-    if not carrier or not handles.put_attribute(message, dict(carrier)):
+    if not root.carrier or not handles.put_attribute(message, dict(root.carrier)):
         return False
+    if root.facts:
+        handles.put_attribute(
+            message, {**root.facts, "run": about.get("tpc.run")}, ROOT
+        )
     kind = type(message)
     plain = all(getattr(kind, n, None) is getattr(object, n, None) for n in _PICKLING)
     return plain and kind not in copyreg.dispatch_table
@@ -177,27 +182,32 @@ def _batch_attributes(batch: object, run: str | None) -> Attributes:
     return attributes
 
 
-def _task_carrier(name: str, about: Attributes) -> Carrier:
-    """Return where the spans of a task belong: below a new root, with its origin."""
+def _task_root(name: str, about: Attributes) -> Root:
+    """Return where the spans of a task belong: below a new root, with its facts."""
     run = about.get("tpc.run")
     if not run and (current := storable_context()):
-        return current
+        return Root(current, {})
     try:
         ids = roots.derive_ids(f"{name}\n{run}\n{about.get('tpc.batch')}")
-        root = roots.reserve(name, ids if run else None)
-        known = {RUN: str(run)} if run else {}
-        return Carrier({**root, **roots.origin(), **known}) if root else root
+        return roots.reserve(name, ids if run else None)
     except Exception:  # a foreign sampler or id generator raised
         logger.debug("no root could be reserved", exc_info=True)
-        return Carrier()
+        return Root(Carrier(), {})
 
 
-def _export_root(name: str, carrier: Mapping[str, str], attributes: Attributes) -> None:
+def _export_root(
+    name: str,
+    carrier: Mapping[str, str],
+    facts: Mapping[str, Any],
+    attributes: Attributes,
+) -> None:
     """Export the root that a task's carrier is below, if it is one of ours."""
     try:
-        if roots.START in carrier:
+        if facts:
             now = time.time_ns()
-            roots.export(name, carrier, attributes, (), (now, now))
+            times = min(int(facts["root_start"]), now), now
+            resource = facts["root_resource"]
+            roots.export(name, carrier, attributes, (), times, resource=resource)
     except Exception:  # a foreign processor raised
         logger.debug("a root could not be exported", exc_info=True)
 

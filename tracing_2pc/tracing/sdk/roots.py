@@ -17,7 +17,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
-from tracing_2pc.core.model import Carrier
+from tracing_2pc.core.model import Carrier, Facts, Root
 from tracing_2pc.skywalking import in_use
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.propagation import span_of, storable_context
@@ -28,19 +28,17 @@ if TYPE_CHECKING:
 RANDOM: Final = 0x02
 """The flag of a trace id that is random."""
 
-START: Final = "tpc-start"
-_PROCESS: Final = "tpc-process"
 _described: tuple[object, str] = None, ""
 
 
-def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
-    """Return the carrier of a root that is not started; empty if nothing records spans.
+def reserve(name: str, ids: tuple[int, int] | None = None) -> Root:
+    """Return a root that is not exported yet; an empty one if nothing records spans.
 
     `ids` are its trace id and span id, where several processes must find the same; by
     default new ones.
     """
     if (sdk := _sdk_tracer()) is None:
-        return Carrier()
+        return Root(Carrier(), {})
     trace_id, span_id = ids or (
         sdk.id_generator.generate_trace_id(),
         sdk.id_generator.generate_span_id(),
@@ -48,9 +46,10 @@ def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
     root = _as_started(sdk, name, trace_id, span_id)
     in_use.reserve(root, name, shared=ids is not None)
     # Onto nothing: what else is current here is not the transaction's.
-    return storable_context(
+    carrier = storable_context(
         trace.set_span_in_context(trace.NonRecordingSpan(root), Context())
     )
+    return Root(carrier, _facts(sdk) if carrier else {})
 
 
 def derive_ids(text: str) -> tuple[int, int]:
@@ -59,15 +58,13 @@ def derive_ids(text: str) -> tuple[int, int]:
     return int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
 
 
-def origin() -> dict[str, str]:
+def _facts(sdk: SdkTracer) -> Facts:
     """Return when and in which process a root begins, to be stored with its carrier.
 
     Whichever process exports the root then says the same. Nothing of it is ever sent.
     What `process.` says, command lines for example, is left out.
     """
     global _described
-    if (sdk := _sdk_tracer()) is None:
-        return {}
     if _described[0] is not sdk.resource:
         process = {
             name: value
@@ -75,7 +72,7 @@ def origin() -> dict[str, str]:
             if isinstance(value, str) and not name.startswith("process.")
         }
         _described = sdk.resource, json.dumps(process)
-    return {START: str(time.time_ns()), _PROCESS: _described[1]}
+    return {"root_start": time.time_ns(), "root_resource": _described[1]}
 
 
 def _sdk_tracer() -> SdkTracer | None:
@@ -109,13 +106,15 @@ def export(
     links: Sequence[Link],
     times: tuple[int, int],
     error: str | None = None,
+    resource: str | None = None,
     *,
     is_new: bool = False,
 ) -> bool:
     """Export the root that a carrier reserved; True if it is sampled and recorded.
 
-    `times` are its start and end, in Unix nanoseconds. What the carrier says of its
-    origin wins. With `is_new` it is another root, of this process and always sampled.
+    `times` are its start and end, in Unix nanoseconds; `resource` is that of the
+    process in which it began, as its facts have it, by default this one's. With
+    `is_new` it is another root, of this process and always sampled.
     """
     sdk, root = _sdk_tracer(), span_of(carrier)
     if sdk is None or not (root.trace_flags.sampled or is_new):
@@ -129,18 +128,15 @@ def export(
         ids, sampled = sdk.id_generator, TraceFlags(TraceFlags.SAMPLED)
         new = ids.generate_trace_id(), ids.generate_span_id()
         root = SpanContext(*new, is_remote=False, trace_flags=sampled)
-        carrier = Carrier()
-    process = carrier.get(_PROCESS)
-    # Two clocks may have written these; and Jaeger warns of a span without length.
-    start = min(times[0], int(carrier.get(START, times[0])))
     span = ReadableSpan(
         name,
         context=root,
-        resource=Resource(json.loads(process)) if process else sdk.resource,
+        resource=Resource(json.loads(resource)) if resource else sdk.resource,
         attributes=spans.registered(attributes),
         links=links,
-        start_time=start,
-        end_time=max(times[1], start + spans.SHORTEST),
+        start_time=times[0],
+        # Jaeger warns of a span without length.
+        end_time=max(times[1], times[0] + spans.SHORTEST),
         instrumentation_scope=InstrumentationScope(spans.SCOPE),
         status=Status(StatusCode.ERROR, error) if error else Status(),
     )
