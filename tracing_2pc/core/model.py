@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypedDict
 
-from tracing_2pc.core.names import LAUNCH_SINKS
 from tracing_2pc.core.states import (
     BranchState,
     Decision,
@@ -287,6 +286,11 @@ class JournalAt(NamedTuple):
     url: str  # without secrets
 
 
+def is_launch(own_sinks: Collection[str]) -> bool:
+    """Whether they are a launch's: its record has what anybody needs to tell them."""
+    return not {"launch-image", "launch-job"}.isdisjoint(own_sinks)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """What the decision log holds of one transaction.
@@ -348,7 +352,7 @@ class TransactionRecord:
     @property
     def job_only(self) -> frozenset[str]:
         """Sinks that nobody but the job can tell the decision."""
-        return self.own_sinks - LAUNCH_SINKS
+        return frozenset() if is_launch(self.own_sinks) else self.own_sinks
 
     @property
     def trace_id(self) -> str | None:

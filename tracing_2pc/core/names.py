@@ -22,10 +22,6 @@ QUARANTINE: Final = "tpc.quarantine"
 OPERATOR: Final = "tpc.operator"
 
 
-LAUNCH_SINKS: Final = frozenset({"launch-image", "launch-job"})
-"""Sinks of a launch: a commit's record has all that recovery needs to tell them."""
-
-
 class Span(NamedTuple):
     """A span: what it is a child of, what it means, and its kind."""
 

@@ -17,7 +17,6 @@ from tracing_2pc.core.model import (
     TransactionId,
     find_misdirected,
 )
-from tracing_2pc.core.names import LAUNCH_SINKS
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RelayTrouble, Severity
 from tracing_2pc.inspection.diagnosis import (
@@ -262,8 +261,9 @@ def _not_reached(
     own_sinks = {name for record in log.records.values() for name in record.job_only}
     for id_, record in log.records.items():
         if record.decided is not None and record.decided <= before:
+            told = record.own_sinks - record.job_only
             for name in record.pending:
-                if name not in LAUNCH_SINKS:
+                if name not in told:
                     waiting.setdefault(name, []).append(str(id_))
     for name, ids in waiting.items():
         if name not in evidence.participants and evidence.participants:

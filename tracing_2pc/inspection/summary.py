@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tracing_2pc.core.model import ADOPTED, DeliveryRecord
-from tracing_2pc.core.names import CAUSES, LAUNCH_SINKS
+from tracing_2pc.core.model import ADOPTED, DeliveryRecord, is_launch
+from tracing_2pc.core.names import CAUSES
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.participants import ParticipantReport
 from tracing_2pc.inspection.view import TransactionView
@@ -66,7 +66,7 @@ def describe_no_action(view: TransactionView) -> str:
     """Return why there is nothing to do about a transaction itself."""
     if not view.is_replayed:
         return "Nothing: it needs nobody."
-    if LAUNCH_SINKS & {delivery.participant for delivery in view.deliveries}:
+    if is_launch({d.participant for d in view.deliveries if d.own_sink}):
         return (
             "Nothing about this attempt. Mend why it was rolled back, and launch the "
             "file again: changed, or by --again."
