@@ -145,11 +145,17 @@ def test_a_file_that_is_none_is_one_line(tmp_path, text):
 
 
 def test_what_the_job_is_told():
-    """The participants, as its own settings are written."""
+    """The participants, as its own settings are written; and their broker, if any."""
     file = LaunchFile.of(
         item(participants={"ledger": "http://ledger:8080"}, record={"job": "totals"})
     )
     assert file.plan.environment == {"TPC_PARTICIPANTS": "ledger=http://ledger:8080"}
+    urls = {"ledger": "nats+tls://nats:4222/l"}
+    by_broker = LaunchFile.of(item(participants=urls, record={"job": "totals"}))
+    assert by_broker.plan.environment == {
+        "TPC_PARTICIPANTS": "ledger=nats+tls://nats:4222/l",
+        "NATS_URL": "nats+tls://nats:4222",
+    }
 
 
 def test_a_key_that_comes_twice_is_named(tmp_path):

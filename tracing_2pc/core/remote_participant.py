@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from importlib import metadata
-from typing import IO, Any, Final, Protocol, runtime_checkable
+from typing import IO, Any, Final, NamedTuple, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import (
@@ -29,16 +30,25 @@ from tracing_2pc.core.states import Decision, RequestState, Vote
 ENTRY_POINTS: Final = "tracing_2pc.transports"
 """The group in which a package names its transport, by URL scheme."""
 
-_HTTP: Final = "tracing_2pc.http.client", "HttpParticipant", ""
-_GRPC: Final = "tracing_2pc.grpc.client", "GrpcParticipant", "grpc"
-_NATS: Final = "tracing_2pc.nats.client", "NatsParticipant", "nats"
+
+class _BuiltIn(NamedTuple):
+    module: str
+    attribute: str
+    extra: str = ""  # that it needs
+    broker: str | None = None  # variable that tells a program the broker of its URLs
+
+
+_HTTP: Final = _BuiltIn("tracing_2pc.http.client", "HttpParticipant")
+_GRPC: Final = _BuiltIn("tracing_2pc.grpc.client", "GrpcParticipant", "grpc")
+_NATS: Final = _BuiltIn(
+    "tracing_2pc.nats.client", "NatsParticipant", "nats", "NATS_URL"
+)
 
 _BUILT_IN: Final = {
     **dict.fromkeys(("http", "https"), _HTTP),
     **dict.fromkeys(("grpc", "grpcs"), _GRPC),
     **dict.fromkeys(("nats", "nats+tls"), _NATS),
 }
-"""Of each scheme the module, the class, and the extra that it needs."""
 
 Transport = Callable[[str, str, str | None, float], "RemoteParticipant"]
 """Makes a participant of its name, URL, token and timeout, and opens nothing."""
@@ -198,7 +208,7 @@ def open_participant(
 
 
 def _load(scheme: str, name: str) -> Any:
-    module, attribute, extra = _BUILT_IN[scheme]
+    module, attribute, extra, _ = _BUILT_IN[scheme]
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
@@ -227,6 +237,18 @@ def register_transport(scheme: str, transport: Transport) -> None:
 def has_transport(scheme: str) -> bool:
     """Say whether URLs of a scheme can be opened; loads nothing."""
     return scheme in _BUILT_IN or scheme in _registered or bool(_entry_points(scheme))
+
+
+def broker_of(url: str) -> dict[str, str]:
+    """Return the variable that tells a program the broker of a URL; loads nothing.
+
+    It is empty where the participant itself listens at the URL.
+    """
+    place = urlsplit(url)
+    built_in = _BUILT_IN.get(place.scheme)
+    if built_in is None or built_in.broker is None:
+        return {}
+    return {built_in.broker: f"{place.scheme}://{place.netloc}"}
 
 
 def no_transport(url: str) -> str:

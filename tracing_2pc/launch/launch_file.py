@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.core.remote_participant import broker_of
 from tracing_2pc.core.settings import check_name, check_url, seconds
 from tracing_2pc.launch.built_image import Build
 from tracing_2pc.launch.cluster import own_namespace
@@ -220,8 +220,7 @@ def _told(urls: Mapping[str, str]) -> dict[str, str]:
         return {}
     told = {"TPC_PARTICIPANTS": ",".join(f"{n}={url}" for n, url in urls.items())}
     for url in urls.values():
-        if (place := urlsplit(url)).scheme.startswith("nats"):
-            told["NATS_URL"] = f"{place.scheme}://{place.netloc}"
+        told |= broker_of(url)
     return told
 
 
