@@ -39,6 +39,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import BranchState, Decision, Vote
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
 from tracing_2pc.participant.answers import BranchRef
@@ -249,7 +250,9 @@ def _next(
 ) -> tuple[TransactionRecord, list[Receipt]]:
     batch = next(batches)
     begun = log.begin(
-        APPLICATION, batch, run="run", query=None, participants=["a"], carrier={}
+        APPLICATION,
+        batch,
+        Opening(run="run", query=None, participants=["a"], carrier={}),
     )
     receipts = [
         Receipt(BranchId(n, n), "a", 1, DIGEST, Vote.COMMIT) for n in range(size)

@@ -23,6 +23,7 @@ from bench.empty import obedient, write_nothing
 from bench.growth.finished import changing, insert, repeat_first, write_like
 from bench.stored import LEDGER
 from tracing_2pc.core.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import SqlDecisionLog, open_log
@@ -86,10 +87,7 @@ def _decide(log: SqlDecisionLog, id_: TransactionId) -> TransactionRecord:
     begun = log.begin(
         id_.application,
         id_.batch,
-        run="run",
-        query="query",
-        participants=NAMES,
-        carrier=_CARRIER,
+        Opening(run="run", query="query", participants=NAMES, carrier=_CARRIER),
     )
     branch = BranchId(0, 0)
     receipts = [Receipt(branch, name, ROWS, _DIGEST, Vote.COMMIT) for name in NAMES]

@@ -24,7 +24,7 @@ from tracing_2pc.cli import main
 from tracing_2pc.cli.arguments import EXAMPLES, parser
 from tracing_2pc.core.access import Role, TokenGate
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
-from tracing_2pc.core.ports import DecisionLog
+from tracing_2pc.core.ports import DecisionLog, Opening
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.http.server import participant_blueprint
@@ -56,7 +56,7 @@ def log(folder, capsys) -> Iterator[SqlDecisionLog]:
 
 
 def begin(log: DecisionLog, participants: list[str], *, decided: bool) -> None:
-    log.begin("orders", 0, **{**ABOUT, "participants": participants})
+    log.begin("orders", 0, Opening(**{**ABOUT, "participants": participants}))
     if decided:
         votes = dict.fromkeys(participants, Vote.READ_ONLY)
         log.decide(ID, Decision.COMMIT, branch_receipts(BranchId(0, 1), 0, "", votes))
@@ -129,7 +129,7 @@ def test_init_writes_nothing_about_a_log_that_it_cannot_use(folder, log, code, c
 def test_init_lets_a_running_query_begin_later(log):
     """A query that already ran without us begins where it is, once."""
     assert main(["init", "--application", "orders", "--from-batch", "7"]) == 0
-    begun = log.begin("orders", 7, **ABOUT)
+    begun = log.begin("orders", 7, Opening(**ABOUT))
     assert str(begun.record.id) == "orders.7.1"
     assert main(["init", "--application", "orders", "--from-batch", "9"]) == 2
 
@@ -358,7 +358,7 @@ def test_forget_says_how_many_and_asks(log, typed, done):
 
 
 def finished(log: SqlDecisionLog, batch: int) -> None:
-    begun = log.begin("orders", batch, **ABOUT)
+    begun = log.begin("orders", batch, Opening(**ABOUT))
     log.decide(begun.record.id, Decision.ABORT)
     log.acknowledge(begun.record.id, "ledger")
     log.finish(begun.record.id)

@@ -14,6 +14,7 @@ from support.watch import Time
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import SqlDecisionLog, open_log
 
@@ -41,9 +42,16 @@ def log(tmp_path, monkeypatch, time) -> Iterator[SqlDecisionLog]:
 def write(log: SqlDecisionLog, time: Time, batch: int, rows: int) -> None:
     """One batch of a stream: 2 s, a millisecond for each row, half a second to tell."""
     record = log.begin(
-        "orders", batch, run="run", query="query", participants=NAMES, carrier={},
-        timeout=ON_RECORD,
-    ).record  # fmt: skip
+        "orders",
+        batch,
+        Opening(
+            run="run",
+            query="query",
+            participants=NAMES,
+            carrier={},
+            timeout=ON_RECORD,
+        ),
+    ).record
     time.time += 1.5 + 0.001 * rows
     vote = Vote.COMMIT if rows else Vote.READ_ONLY
     receipts = branch_receipts(BranchId(0, 1), rows, "", dict.fromkeys(NAMES, vote))

@@ -30,6 +30,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.sinks.base import check_leftovers, participants_of, write_branch
@@ -242,7 +243,11 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch):
     participants = tuple(sink.participants)
     record = (
         temporary_log()
-        .begin("orders", 0, run="r", query=None, participants=participants, carrier={})
+        .begin(
+            "orders",
+            0,
+            Opening(run="r", query=None, participants=participants, carrier={}),
+        )
         .record
     )
 

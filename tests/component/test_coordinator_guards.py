@@ -20,6 +20,7 @@ from tracing_2pc.core.errors import (
     HeuristicError,
 )
 from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState
 
 TEXTS = texts("component")
@@ -77,7 +78,9 @@ def test_a_log_that_is_away_between_two_batches_ends_no_query(world, method):
 def test_what_a_begin_without_an_answer_superseded_is_told_so(world):
     """The attempt before it holds rows and locks: it is not left to the batch after."""
     world.log.begin(
-        "orders", 0, run="before", query="query", participants=("a", "b"), carrier={}
+        "orders",
+        0,
+        Opening(run="before", query="query", participants=("a", "b"), carrier={}),
     )
     Away(world, "begin", calls=1)
     assert world.run_batch(0) is True

@@ -19,6 +19,7 @@ from support.texts import texts
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.errors import AbortedError, ConfigurationError
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.sinks.base import read_only
 from tracing_2pc.sinks.job import Job
@@ -46,7 +47,9 @@ def writer(tmp_path, log) -> StreamWriter:
 
 
 def begin(log: SqlDecisionLog, run: str, query: str | None = None) -> str:
-    begun = log.begin("orders", 0, run=run, query=query, participants=["a"], carrier={})
+    begun = log.begin(
+        "orders", 0, Opening(run=run, query=query, participants=["a"], carrier={})
+    )
     return str(begun.record.id)
 
 
@@ -182,7 +185,9 @@ def test_a_write_that_is_committed_already_says_what_it_did_not_write(
     assert line.startswith(transaction)
     assert TEXTS["committed already"] in line
     assert TEXTS["rows that were not written"] in line
-    begun = log.begin("orders", 1, run="2", query=None, participants=["a"], carrier={})
+    begun = log.begin(
+        "orders", 1, Opening(run="2", query=None, participants=["a"], carrier={})
+    )
     decided = log.decide(begun.record.id, Decision.COMMIT, receipts)
     with pytest.raises(ConfigurationError, match=TEXTS["a lower number"]):
         BatchWriter(writer._job, decided, 0)

@@ -12,6 +12,7 @@ from tracing_2pc.console.board import BoardStatus, LogSnapshot, SurveySnapshot, 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, DiagnosisKind, Severity
 from tracing_2pc.inspection.diagnosis import diagnose
 from tracing_2pc.inspection.survey import survey_log
@@ -23,7 +24,9 @@ LOST = TransactionId("orders", 7, 1)
 def begin(at: Site, batch: int) -> TransactionRecord:
     of = {"run": "run", "query": "query-1", "participants": NAMES}
     carrier = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
-    return at.log.begin("orders", batch, carrier=carrier, stream=True, **of).record
+    return at.log.begin(
+        "orders", batch, Opening(carrier=carrier, stream=True, **of)
+    ).record
 
 
 def abort(at: Site, batch: int = 7) -> TransactionRecord:

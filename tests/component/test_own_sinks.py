@@ -18,7 +18,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
     branch_receipts,
 )
-from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.core.ports import Opening, SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.protocol.delivery import Delivery
@@ -57,11 +57,13 @@ def begin(operator: Operator) -> TransactionRecord:
     record = operator.at.log.begin(
         "orders",
         7,
-        run="run",
-        query=None,
-        participants=("ledger", "Archive"),
-        carrier={},
-        own_sinks={"Archive"},
+        Opening(
+            run="run",
+            query=None,
+            participants=("ledger", "Archive"),
+            carrier={},
+            own_sinks={"Archive"},
+        ),
     ).record
     operator.at.prepare(record.id, "ledger")
     return record

@@ -16,7 +16,7 @@ from support.waiting import AT_LAST, AT_ONCE
 
 from tracing_2pc.core.errors import DecisionLogError, DecisionUnknownError
 from tracing_2pc.core.model import TransactionId, TransactionRecord
-from tracing_2pc.core.ports import DecisionLog
+from tracing_2pc.core.ports import DecisionLog, Opening
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.view import view_transaction
@@ -39,7 +39,7 @@ def recovery(world: World, *names: str) -> Recovery:
 
 def begin(log: DecisionLog, application: str) -> TransactionId:
     about = {"run": "r", "query": None, "participants": ["a"], "carrier": {}}
-    return log.begin(application, 0, **about, timeout=LIMIT).record.id
+    return log.begin(application, 0, Opening(**about, timeout=LIMIT)).record.id
 
 
 def decide_abort(log: DecisionLog, application: str) -> None:

@@ -16,6 +16,7 @@ from support.tracing import span_tree
 
 from tracing_2pc.core import names
 from tracing_2pc.core.model import Receipt
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.sinks.base import SinkParticipant, write_branch
 from tracing_2pc.testing import temporary_log
@@ -227,7 +228,9 @@ def test_a_commit_from_the_decision_log_is_in_its_trace(exported, handle, kind):
 
     log, carrier = temporary_log(), OpenTelemetryTracing().reserve().carrier
     begun = log.begin(
-        "orders", 0, run="r", query=None, participants=["Seeing"], carrier=carrier
+        "orders",
+        0,
+        Opening(run="r", query=None, participants=["Seeing"], carrier=carrier),
     )
     context = dataclasses.replace(branch_of(carrier), participants=("Seeing",))
     sink = shipped(traced_sink(Seeing)(new(handle), kind))

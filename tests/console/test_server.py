@@ -25,6 +25,7 @@ from tracing_2pc.cli import main
 from tracing_2pc.console.server import THREADS, gate_of
 from tracing_2pc.console.state import ASKING, RESOLVING
 from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import open_log
 
@@ -209,7 +210,7 @@ def _undelivered(folder: Path, host: str, port: int) -> list[str]:
     for number in range(THREADS + 4):
         log.initialise(f"orders{number}", 0)
         about = {"run": "run", "query": None, "participants": ["ledger"], "carrier": {}}
-        begun = log.begin(f"orders{number}", 0, **about)
+        begun = log.begin(f"orders{number}", 0, Opening(**about))
         votes = branch_receipts(BranchId(0, 0), 1, "d", {"ledger": Vote.COMMIT})
         log.decide(begun.record.id, Decision.COMMIT, votes)
         ids.append(str(begun.record.id))

@@ -32,7 +32,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
     branch_receipts,
 )
-from tracing_2pc.core.ports import DecisionLog
+from tracing_2pc.core.ports import DecisionLog, Opening
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import open_log
 
@@ -90,7 +90,7 @@ def begin(log: DecisionLog, batch: int = 0, **other: Any) -> BeginResult:
         "carrier": {"traceparent": "00-aa-bb-01"},
         **other,
     }
-    return log.begin(application, batch, **arguments)
+    return log.begin(application, batch, Opening(**arguments))
 
 
 def receipts_of(partition: int = 0, task: int = 7, **other: Any) -> tuple[Receipt, ...]:
@@ -720,11 +720,13 @@ def test_sinks_of_the_jobs_own_are_on_record(log):
     begun = log.begin(
         "orders",
         0,
-        run="run-1",
-        query="q",
-        participants=["ledger", "Archive"],
-        carrier={},
-        own_sinks=["Archive"],
+        Opening(
+            run="run-1",
+            query="q",
+            participants=["ledger", "Archive"],
+            carrier={},
+            own_sinks=["Archive"],
+        ),
     ).record
     log.decide(begun.id, ABORT)
     log.acknowledge(begun.id, "Archive", "it cannot find its branches")

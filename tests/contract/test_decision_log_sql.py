@@ -47,6 +47,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
     branch_receipts,
 )
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.database import Database
@@ -81,11 +82,13 @@ def begin(
     return log.begin(
         "orders",
         batch,
-        run=run,
-        query=None,
-        participants=["ledger", "notifier"],
-        carrier={"traceparent": "00-aa-bb-01"},
-        **other,
+        Opening(
+            run=run,
+            query=None,
+            participants=["ledger", "notifier"],
+            carrier={"traceparent": "00-aa-bb-01"},
+            **other,
+        ),
     ).record
 
 
@@ -538,7 +541,7 @@ def test_a_clock_ahead_of_postgresql_expires_nothing(postgres_database):
     for name, ahead in (("behind", -(10.0**6)), ("ahead", 10.0**6)):
         opened = open_log(postgres_database, now=lambda by=ahead: time.time() + by)
         with contextlib.closing(opened) as log:
-            record = log.begin(name, 0, **about, timeout=PATIENT).record  # type: ignore[arg-type]
+            record = log.begin(name, 0, Opening(**about, timeout=PATIENT)).record  # type: ignore[arg-type]
             unfinished = log.unfinished()
             assert [log.expire(one.id) for one in unfinished] == unfinished
             assert log.clock() == pytest.approx(time.time(), abs=UNDELAYED)
@@ -782,6 +785,7 @@ def test_processes_agree(url):
 
 FORKING = """
 import os, sys
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.log import database
@@ -789,7 +793,8 @@ from tracing_2pc.store.log import database
 base = database.connect(sys.argv[1])
 log = SqlDecisionLog(base)
 log.create()
-begun = log.begin("o", 0, run="r", query=None, participants=["a"], carrier={}).record
+opening = Opening(run="r", query=None, participants=["a"], carrier={})
+begun = log.begin("o", 0, opening).record
 if not (child := os.fork()):
     if base.durable_engine.pool.checkedin():
         os._exit(1)

@@ -14,6 +14,7 @@ from support.log_tables import explain, fill
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import TransactionFilter, TransactionSummary
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.engines.database import Database
@@ -52,10 +53,9 @@ def log(base, time) -> SqlDecisionLog:
 def begin(
     log: SqlDecisionLog, batch: int, application: str = "orders"
 ) -> TransactionId:
-    return log.begin(
-        application, batch, run="r", query=None, participants=["a", "b"],
-        carrier={"traceparent": "00-aa-bb-01"},
-    ).record.id  # fmt: skip
+    carrier = {"traceparent": "00-aa-bb-01"}
+    opening = Opening(run="r", query=None, participants=["a", "b"], carrier=carrier)
+    return log.begin(application, batch, opening).record.id
 
 
 def decide(log: SqlDecisionLog, id_: TransactionId, wanted: Decision) -> None:
@@ -128,7 +128,7 @@ def test_what_a_stream_has_passed_is_listed(log):
 
     def stream(batch: int) -> TransactionId:
         of = {"run": "r", "query": "q", "participants": ["a", "b"], "carrier": {}}
-        return log.begin("orders", batch, stream=True, **of).record.id
+        return log.begin("orders", batch, Opening(stream=True, **of)).record.id
 
     begin(log, 0, "bookings")
     lost = stream(0)

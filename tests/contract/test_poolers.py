@@ -17,6 +17,7 @@ from support.texts import texts
 from tracing_2pc.cli.check import lines
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.operations.check import check
@@ -54,7 +55,9 @@ def test_a_log_needs_no_session_of_its_own(behind, postgres_database):
     for batch in range(12):
         log = logs[batch % 3]
         record = log.begin(
-            "orders", batch, run="run", query=None, participants=["a"], carrier={}
+            "orders",
+            batch,
+            Opening(run="run", query=None, participants=["a"], carrier={}),
         ).record
         receipts = branch_receipts(BranchId(0, 0), 1, "digest", {"a": Vote.COMMIT})
         log.decide(record.id, Decision.COMMIT, receipts)

@@ -20,7 +20,7 @@ from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.cli import main
 from tracing_2pc.conformance import check_run
 from tracing_2pc.core.errors import DecisionLogError
-from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.core.ports import Opening, SystemClock
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.diagnosis import diagnose
 from tracing_2pc.inspection.survey import survey_all
@@ -35,7 +35,7 @@ ASKED = ("/health/ready", "/transactions", f"/transactions/{FIRST}")
 
 def begin(log: SqlDecisionLog, batch: int) -> str:
     about = {"run": "run", "query": "query", "participants": ["ledger"], "carrier": {}}
-    return str(log.begin("orders", batch, **about).record.id)
+    return str(log.begin("orders", batch, Opening(**about)).record.id)
 
 
 def refused(world: World, caplog: pytest.LogCaptureFixture) -> list[int]:

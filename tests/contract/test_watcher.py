@@ -27,6 +27,7 @@ from support.watch import NAMES, OVERDUE, SETTINGS, Site, names_of, site
 from tracing_2pc.cli.watch import LINES, items, line
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState, Verdict
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.diagnosis import Finding, FindingKind
@@ -762,7 +763,7 @@ def test_a_snapshot_may_be_a_trace_of_its_own(at, exported, flags, days):
     """
     carrier = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-{flags}"} if flags else {}
     named = {"run": "r", "query": None, "participants": NAMES, "carrier": carrier}
-    at.log.begin("bookings", 0, timeout=OVERDUE, **named)
+    at.log.begin("bookings", 0, Opening(timeout=OVERDUE, **named))
     at.time.advance(2000 + days * 24 * HOUR)
     assert said(at) == [("bookings.0.1", "stuck")]
     spans = [s for s in exported() if s.name == "tpc.in_doubt.snapshot"]

@@ -22,6 +22,7 @@ from crash.oracle import Places, Record, Verdict
 from crash.points import HERE, SCENARIOS, Scenario
 from crash.runs import Result, points
 from participants.partner import Store, create_app
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.participant import TaggedRows
@@ -145,7 +146,11 @@ def test_a_batch_that_nobody_shows_is_lost_and_not_split():
 def test_an_unfinished_transaction_is_stuck(places):
     """Whatever its state."""
     log = open_log(places.log)
-    log.begin(APPLICATION, 0, run="r", query=None, participants=["ledger"], carrier={})
+    log.begin(
+        APPLICATION,
+        0,
+        Opening(run="r", query=None, participants=["ledger"], carrier={}),
+    )
     log.close()
     assert oracle.judge(places, 0) == Verdict(stuck=1)
 

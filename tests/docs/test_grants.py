@@ -16,6 +16,7 @@ from support.texts import texts
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.store import open_log
@@ -47,7 +48,7 @@ def execute(postgres_database) -> Iterator[Execute]:
 def begin(url: str, batch: int) -> None:
     about = {"run": "r", "query": "q", "participants": ["ledger"], "carrier": {}}
     with contextlib.closing(open_log(url)) as log:
-        log.begin("orders", batch, **about)
+        log.begin("orders", batch, Opening(**about))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -34,6 +34,7 @@ from tracing_2pc import ParticipantSink
 from tracing_2pc.conformance import check_run
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
@@ -165,7 +166,7 @@ def woken_after_another_began(runs: Runs) -> None:
 def _begin_beside(runs: Runs) -> None:
     query = Checkpoint.at(runs.folder / "checkpoint").query
     to = {"participants": ("a", "b"), "carrier": {}, "query": query}
-    runs.log.begin(APPLICATION, 0, run="second", **to)
+    runs.log.begin(APPLICATION, 0, Opening(run="second", **to))
 
 
 def replayed(runs: Runs) -> None:

@@ -22,6 +22,7 @@ from support.texts import texts
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision
 from tracing_2pc.store import SqlDecisionLog, open_log
 
@@ -305,7 +306,9 @@ def test_an_attempt_that_nobody_heard_of_hides_no_other(world):
     about: dict[str, Any] = {"query": query.checkpoint.query, "carrier": {}}
     for again in range(30):
         begun = world.lost.begin(
-            APPLICATION, batch, run=f"{again}", participants=("a", "b"), **about
+            APPLICATION,
+            batch,
+            Opening(run=f"{again}", participants=("a", "b"), **about),
         )
     coordinator = query.coordinator
     record = coordinator.decide(begun.record, query.write(begun.record))

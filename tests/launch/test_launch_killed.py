@@ -23,6 +23,7 @@ from participants.oracle import judge
 from participants.processes import start_together, stopping
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.store import open_log
 from tracing_2pc.store.log.records import checksum_of
@@ -217,7 +218,7 @@ def test_who_waits_for_a_launch_asks_a_silent_log_on(postgres_database):
         socket.socket(socket.AF_UNIX) as silent,
     ):
         about = {"query": None, "participants": ["ledger"], "carrier": {}}
-        id_ = log.begin("totals", 0, run="r", **about).record.id
+        id_ = log.begin("totals", 0, Opening(run="r", **about)).record.id
         place = Path(folder, ".s.PGSQL.5432")
         silent.bind(str(place))
         silent.listen()

@@ -18,6 +18,7 @@ from power.worlds import _branches
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.sqlite import storage_faults
@@ -74,7 +75,7 @@ class SmallLog:
         for run in ("a", "b"):
             about = {"run": run + str(batch), "query": application, "timeout": 3600.0}
             begun = log.begin(
-                application, batch, participants=names, carrier={}, **about
+                application, batch, Opening(participants=names, carrier={}, **about)
             ).record
         if (application, batch) == ("other", 1):
             return  # active
@@ -103,7 +104,7 @@ class SmallLog:
             again = {"run": "b2", "query": "orders", "timeout": 3600.0}
             names = ("ledger", "notifier")
             begin = {"participants": names, "carrier": {}, **again}
-            yield "replay", lambda: _replay(log.begin("orders", 2, **begin))
+            yield "replay", lambda: _replay(log.begin("orders", 2, Opening(**begin)))
             ids = [TransactionId("orders", batch, 2) for batch in range(3)]
             yield "list", lambda: _listed_by(log, TransactionFilter())
             yield "open", lambda: _listed_by(log, TransactionFilter(unfinished=True))

@@ -28,6 +28,7 @@ from power.recording import DISK, Marks, Promise
 from tracing_2pc import DeltaSink, FileSink
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import FINAL, Decision, Vote
 from tracing_2pc.inbox import Inbox, NewEvent, Offset
 from tracing_2pc.sinks import branch_files, delta, files, shared_folder
@@ -121,10 +122,12 @@ def _apply(log: SqlDecisionLog, batch: int, mark: Callable[..., None]) -> None:
         begun = log.begin(
             "orders",
             batch,
-            run=f"{batch}{run}",
-            query="query",
-            participants=("ledger", "notifier"),
-            carrier={},
+            Opening(
+                run=f"{batch}{run}",
+                query="query",
+                participants=("ledger", "notifier"),
+                carrier={},
+            ),
         ).record
         told = begun.forgotten_through
         mark("begun", id=str(begun.id), forgotten_through=told)

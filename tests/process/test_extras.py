@@ -51,10 +51,12 @@ sys.meta_path.insert(0, Refusing(needed(sys.argv[1])))
 for loaded in [n for n in sys.modules if n.partition(".")[0] == "packaging"]:
     del sys.modules[loaded]
 from tracing_2pc.cli import main
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.store import open_log
 
 with contextlib.closing(open_log("sqlite:///log.db")) as log:
-    log.begin("orders", 0, run="r", query="q", participants=["ledger"], carrier={})
+    opening = Opening(run="r", query="q", participants=["ledger"], carrier={})
+    log.begin("orders", 0, opening)
 for line in sys.argv[2].splitlines():
     said = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):

@@ -24,6 +24,7 @@ from support.texts import texts
 from support.tracing import read_trace_file
 
 from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
@@ -220,7 +221,9 @@ def test_a_command_says_which_transaction_a_line_is_about(tmp_path):
     url = f"sqlite:///{tmp_path / 'decisions.db'}"
     with contextlib.closing(open_log(url)) as log:
         about = {"run": "r", "query": "q", "carrier": {"traceparent": traceparent}}
-        id_ = log.begin("orders", 0, participants=["ledger"], **about).record.id
+        id_ = log.begin(
+            "orders", 0, Opening(participants=["ledger"], **about)
+        ).record.id
         votes = {"ledger": Vote.READ_ONLY}
         log.decide(id_, Decision.COMMIT, branch_receipts(BranchId(0, 1), 0, "", votes))
     with serving(World(resource, lambda: 0, tokens=tokens).app) as ledger:

@@ -22,6 +22,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
     branch_receipts,
 )
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.http.client import HttpParticipant
@@ -137,11 +138,13 @@ class Site:
         return self.log.begin(
             application,
             batch,
-            run=run,
-            query=None,
-            participants=NAMES,
-            carrier={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
-            timeout=SETTINGS.transaction_timeout,
+            Opening(
+                run=run,
+                query=None,
+                participants=NAMES,
+                carrier={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
+                timeout=SETTINGS.transaction_timeout,
+            ),
         ).record
 
     def prepare(self, id_: TransactionId | str, *names: str) -> None:
@@ -173,7 +176,9 @@ class Site:
     def committed(self, batch: int, name: str) -> TransactionId:
         """Have on record that one participant has committed it, and that was all."""
         record = self.log.begin(
-            "orders", batch, run="run", query=None, participants=(name,), carrier={}
+            "orders",
+            batch,
+            Opening(run="run", query=None, participants=(name,), carrier={}),
         ).record
         vote = {name: Vote.COMMIT}
         receipts = branch_receipts(BranchId(0, 1), ONE.rows, ONE.digest, vote)

@@ -5,6 +5,7 @@ Each method says when it is called, what it may rely on, and what raising means.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -46,6 +47,41 @@ class SystemClock:
         time.sleep(seconds)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What `DecisionLog.begin` is told of an attempt.
+
+    Args:
+        run: one life of the query; the newest run wins, once, for ever.
+        query: Spark's query id, kept in the checkpoint; None where unknown.
+        participants: their names.
+        carrier: trace context of the transaction's root.
+        timeout: seconds until the attempt may be aborted by anybody (`expire`), by
+            the log's clock; 0 means never.
+        own_sinks: those participants that only the job itself can reach.
+        replaces: the participants before these, all of them, where they changed on
+            purpose. It allows no other change, so it may be given for ever.
+        stream: Spark counts the batches, and begins none before the one before it is
+            done; else the caller may leave one out.
+        attempt: the number that a new attempt must get; another one has begun since
+            the caller read the log, else.
+        journals: of the participants whose journal is known, its id and address.
+        facts: what else is put on record of a new attempt.
+    """
+
+    run: str
+    query: str | None
+    participants: Sequence[str]
+    carrier: Carrier
+    timeout: float = 0.0
+    own_sinks: Collection[str] = ()
+    replaces: Collection[str] = ()
+    stream: bool = False
+    attempt: int | None = None
+    journals: Mapping[str, JournalAt] = dataclasses.field(default_factory=dict)
+    facts: Facts = dataclasses.field(default_factory=Facts)
+
+
 class DecisionLog(Protocol):
     """The coordinator's durable memory; the only truth about a decision (rule 15).
 
@@ -64,23 +100,7 @@ class DecisionLog(Protocol):
     person's name and reason; the log keeps them.
     """
 
-    def begin(
-        self,
-        application: str,
-        batch: int,
-        *,
-        run: str,
-        query: str | None,
-        participants: Sequence[str],
-        carrier: Carrier,
-        timeout: float = 0.0,
-        own_sinks: Collection[str] = (),
-        replaces: Collection[str] = (),
-        stream: bool = False,
-        attempt: int | None = None,
-        journals: Mapping[str, JournalAt] | None = None,
-        facts: Facts | None = None,
-    ) -> BeginResult:
+    def begin(self, application: str, batch: int, opening: Opening) -> BeginResult:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
         Every earlier undecided attempt of the application is decided abort in the
@@ -91,21 +111,7 @@ class DecisionLog(Protocol):
         Args:
             application: name of the streaming query, for ever.
             batch: Spark's.
-            participants: their names.
-            run: one life of the query; the newest run wins, once, for ever.
-            query: Spark's query id, kept in the checkpoint; None where unknown.
-            carrier: trace context of the transaction's root.
-            timeout: seconds until the attempt may be aborted by anybody (`expire`), by
-                the log's clock; 0 means never.
-            own_sinks: those participants that only the job itself can reach.
-            replaces: the participants before these, all of them, where they changed on
-                purpose. It allows no other change, so it may be given for ever.
-            stream: Spark counts the batches, and begins none before the one before it
-                is done; else the caller may leave one out.
-            attempt: the number that a new attempt must get; another one has begun
-                since the caller read the log, else.
-            journals: of the participants whose journal is known, its id and address.
-            facts: what else is put on record of a new attempt.
+            opening: by whom it is begun, and what is put on record of it.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together, the

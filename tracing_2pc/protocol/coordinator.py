@@ -28,7 +28,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
-from tracing_2pc.core.ports import Clock, DecisionLog, Tracing
+from tracing_2pc.core.ports import Clock, DecisionLog, Opening, Tracing
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.protocol.deadline import Expiry, deadline
@@ -253,10 +253,7 @@ class Coordinator:
         """Put the attempt on record before any participant is asked."""
         root = self.tracing.reserve()  # first: nothing begins before the root
         started = self.clock.now()
-        ask = partial(
-            self.log.begin,
-            self.application,
-            batch,
+        opening = Opening(
             run=run,
             query=query,
             participants=self.participants,
@@ -268,6 +265,7 @@ class Coordinator:
             attempt=attempt,
             facts=root.facts,
         )
+        ask = partial(self.log.begin, self.application, batch, opening)
         begun = ask_until_answered(ask, self.retry)
         record = begun.record
         with self.tracing.step(names.BEGIN, record.carrier, record, started) as step:

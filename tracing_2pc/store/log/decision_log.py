@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tracing_2pc.core.errors import (
@@ -17,13 +17,12 @@ from tracing_2pc.core.model import (
     ADOPTED,
     BeginResult,
     Carrier,
-    Facts,
-    JournalAt,
     Receipt,
     TransactionId,
     TransactionRecord,
     count_rows,
 )
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import (
     FINAL,
     UNFINISHED,
@@ -84,30 +83,12 @@ class SqlDecisionLog(SqlLogReader):
         with self._database.relaxed() as connection:
             yield self._change(connection)
 
-    def begin(
-        self,
-        application: str,
-        batch: int,
-        *,
-        run: str,
-        query: str | None,
-        participants: Sequence[str],
-        carrier: Carrier,
-        timeout: float = 0.0,
-        own_sinks: Collection[str] = (),
-        replaces: Collection[str] = (),
-        stream: bool = False,
-        attempt: int | None = None,
-        journals: Mapping[str, JournalAt] | None = None,
-        facts: Facts | None = None,
-    ) -> BeginResult:
-        query = query or None
+    def begin(self, application: str, batch: int, opening: Opening) -> BeginResult:
+        run, query, timeout = opening.run, opening.query or None, opening.timeout
         with self._noting_passed(batch), self._durable() as change:
             status = change.status(application, batch, run, query)
             new_run = not status.run_known
-            rules.check_begin(
-                status, batch, run, query, participants, replaces, stream=stream
-            )
+            rules.check_begin(status, batch, opening)
             # Rule 19: participants are told what this change flushes.
             change.register(status, batch, run, query)
             # Rule 18: a committed batch is delivered again, never written again.
@@ -122,7 +103,7 @@ class SqlDecisionLog(SqlLogReader):
                 if (record.id.batch, record.run) == (batch, run):
                     aborting = change.in_state(application, TransactionState.ABORTING)
                     return BeginResult(record, replay=False, superseded=tuple(aborting))
-            rules.check_attempt(status, batch, attempt)
+            rules.check_attempt(status, batch, opening.attempt)
             # Rule 7: never decided and superseded means abort.
             by = f"run {run} has begun batch {batch}"
             superseded = tuple(
@@ -135,17 +116,17 @@ class SqlDecisionLog(SqlLogReader):
                 run=run,
                 state=TransactionState.ACTIVE,
                 decision=None,
-                participants=tuple(participants),
+                participants=tuple(opening.participants),
                 acknowledged=frozenset(),
-                carrier=carrier,
+                carrier=opening.carrier,
                 started=self._now(),
                 forgotten_through=status.forgotten_through,
                 timeout=timeout,
                 deadline=status.clock + timeout if timeout else None,
-                own_sinks=frozenset(own_sinks),
-                previous=status.carrier.get("traceparent") if carrier else None,
-                journals=dict(journals or {}),
-                **facts or {},
+                own_sinks=frozenset(opening.own_sinks),
+                previous=status.carrier.get("traceparent") if opening.carrier else None,
+                journals=dict(opening.journals),
+                **opening.facts,
             )
             change.add(opened)
             return BeginResult(

@@ -20,6 +20,7 @@ from tracing_2pc.core.model import (
     check_application,
     way_back,
 )
+from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import TransactionEvent, TransactionState, advance
 
 _NOT_COMMITTED: Final = frozenset(
@@ -74,14 +75,10 @@ def _check_name(application: str) -> None:
 def check_begin(
     status: ApplicationStatus,
     batch: int,
-    run: str,
-    query: str | None,
-    participants: Collection[str],
-    replaces: Collection[str],
-    *,
-    stream: bool,
+    opening: Opening,
 ) -> None:
     """Admit a batch of an application, or say what to do; see `DecisionLog.begin`."""
+    run, query, participants = opening.run, opening.query or None, opening.participants
     if len(set(participants)) != len(participants):
         raise ConfigurationError(f"a participant is named twice: {participants}")
     _check_query(status, query)
@@ -100,9 +97,9 @@ def check_begin(
         )
     _check_age(status, batch, run)
     if batch != status.committed:  # else a replay: for the participants on record
-        if stream:
+        if opening.stream:
             _check_before(status, batch)
-        _check_change(status, participants, replaces)
+        _check_change(status, participants, opening.replaces)
 
 
 def check_attempt(status: ApplicationStatus, batch: int, expected: int | None) -> None:
