@@ -26,10 +26,10 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.settings import LOCK_WAIT
 from tracing_2pc.core.states import FINAL, Decision, TransactionState, Vote
-from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.protocol.votes import check_votes
-from tracing_2pc.store.engines.sqlite import open_sqlite, storage_faults
+from tracing_2pc.store.engines.opening import open_database
+from tracing_2pc.store.engines.sqlite import storage_faults
 from tracing_2pc.store.engines.urls import database_url, display_url, missing_file
 from tracing_2pc.store.kit import settled
 from tracing_2pc.store.log import schema
@@ -180,12 +180,12 @@ def read_journals(url: str, participant: str, log: Log) -> list[Journal]:
     Raises:
         ConfigurationError: not such a URL, or no journal is there.
     """
-    database = open_database(url).connections
+    database = open_database(database_url(url, "url"), "url", lock_wait=LOCK_WAIT)
     shown = display_url(database.url)
     if (missing := missing_file(database.url)) is not None:
         raise ConfigurationError(f"journal {participant}: there is no file {missing}")
     try:
-        with contextlib.closing(database), database.reading() as connection:
+        with contextlib.closing(database), database.read() as connection:
             names = sa.inspect(connection).get_table_names()
             end = "_tpc_schema"
             found = [
@@ -257,7 +257,7 @@ def storage_faults_at(reference: str, name: str) -> list[str]:
     url = database_url(reference, name)
     if url.get_backend_name() != "sqlite" or missing_file(url) is not None:
         return []
-    with contextlib.closing(open_sqlite(url, name, lock_wait=LOCK_WAIT)) as database:
+    with contextlib.closing(open_database(url, name, lock_wait=LOCK_WAIT)) as database:
         return storage_faults(database)
 
 

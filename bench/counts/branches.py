@@ -140,7 +140,7 @@ class Asked:
             }
             for n, tag in enumerate(tags)
         ]
-        with self._resource._database.relaxed_locked(APPLICATION) as connection:
+        with self._resource._database.relaxed(lock=APPLICATION) as connection:
             whole = {**own, "seal": seal, "carrier": "{}"}
             connection.execute(tables.transaction.insert().values(whole))
             connection.execute(tables.branch.insert(), branches)
@@ -208,7 +208,7 @@ SEALED: Final = {
 
 def _logged(folder: Path) -> Iterator[Count]:
     log, steps = open_log(f"sqlite:///{folder / 'log.db'}"), bytearray()
-    for engine in (log._database.durable_engine, log._database.relaxed_engine):
+    for engine in (log._database.engine, log._database.relaxed_engine):
         _watch(engine, steps)
     batches = itertools.count()
 

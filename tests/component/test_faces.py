@@ -129,7 +129,7 @@ def down(url: str) -> World:
     keep(world, TAKEN_IN, records(text=["a", "b"]))
     world.resource._sender.turn()
     queue = queue_of(world)
-    with database_of(world.resource).decide("") as connection:
+    with database_of(world.resource).setup() as connection:
         connection.execute(queue.queue.update().values(committed=time.time() - 600))
     return world
 

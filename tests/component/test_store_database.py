@@ -44,7 +44,7 @@ def test_a_password_from_the_environment_is_taken_and_never_shown(monkeypatch, u
     def fail(*_: object) -> None:
         raise psycopg.OperationalError("no way in for tpc with s3cret\nHINT: s3cret")
 
-    sa.event.listen(base.durable_engine, "do_connect", fail)
+    sa.event.listen(base.engine, "do_connect", fail)
     with pytest.raises(DecisionLogError, match=r"for tpc with \*\*\*$") as failed:
         SqlDecisionLog(base).unfinished()
     assert "s3cret" not in str(failed.value)
@@ -56,7 +56,7 @@ def test_an_error_of_a_statement_quotes_no_row(tmp_path):
     row = {"name": "Ada Lovelace"}
     with (
         pytest.raises(sa.exc.OperationalError) as failed,
-        base.durable_engine.begin() as sql,
+        base.engine.begin() as sql,
     ):
         sql.execute(sa.text("INSERT INTO nowhere VALUES (:name)"), row)
     assert "nowhere" in str(failed.value)
@@ -66,7 +66,7 @@ def test_an_error_of_a_statement_quotes_no_row(tmp_path):
 def test_postgresql_means_psycopg_3():
     """Whatever driver the URL's short form means elsewhere."""
     base = database.connect("postgresql://tpc@db/decisions")
-    assert base.durable_engine.driver == "psycopg"
+    assert base.engine.driver == "psycopg"
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ class TakesTheLast(TaggedRows):
         if order.forgotten_through is not None:
             a = self._journal.tables.application
             name = order.transaction.application
-            with self._database.relaxed_locked(name) as connection:
+            with self._database.relaxed(lock=name) as connection:
                 update = a.update().where(a.c.application == name)
                 connection.execute(
                     update.values(forgotten_through=order.forgotten_through)
@@ -229,7 +229,7 @@ class CommitsInTwoSteps(TaggedRows):
     """It shows each branch in a step of its own: a kill leaves one, and it is lost."""
 
     def commit(self, order: Order) -> Answer:
-        with self._database.relaxed_locked(order.transaction.application) as connection:
+        with self._database.relaxed(lock=order.transaction.application) as connection:
             b = self._journal.tables.branch
             of = b.c.application == order.transaction.application
             named = [str(ref.branch) for ref in order.branches]

@@ -116,12 +116,12 @@ def finish(log: SqlDecisionLog, record: TransactionRecord) -> None:
 
 
 def write(base: Database, statement: str) -> int:
-    with base.durable() as connection:
+    with base.write() as connection:
         return int(connection.exec_driver_sql(statement).rowcount)
 
 
 def ask(base: Database, statement: str) -> list[tuple[Any, ...]]:
-    with base.reading() as connection:
+    with base.read() as connection:
         return [tuple(row) for row in connection.exec_driver_sql(statement)]
 
 
@@ -141,7 +141,7 @@ def flushed(base) -> Callable[[Callable[[], object]], list[bool]]:
         assert value in {1, 2, "on", "off"}
         seen.append(value in {2, "on"})
 
-    one_per_pool = {e.pool: e for e in (base.relaxed_engine, base.durable_engine)}
+    one_per_pool = {e.pool: e for e in (base.relaxed_engine, base.engine)}
     for engine in one_per_pool.values():
         sa.event.listen(engine, "commit", look)
 
@@ -210,7 +210,7 @@ def test_a_role_that_does_not_flush_is_overruled(postgres_database):
     name = base.url.database
     write(base, f"ALTER DATABASE {name} SET synchronous_commit = off")
     base.close()
-    with base.durable() as connection:
+    with base.write() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
     base.close()
 
@@ -340,7 +340,7 @@ def sneak_in(
         receipts=(),
         decided=None,
     )
-    with base.durable() as connection:
+    with base.write() as connection:
         records.Change(connection, base.clock, lambda: NOW).add(sneaked)
     return sneaked
 
@@ -403,10 +403,10 @@ def test_a_lost_connection_before_the_commit_decides_nothing(log, base):
     def die(connection: sa.Connection, *_: object) -> None:
         raise sa.exc.OperationalError("", {}, Exception(LOST))
 
-    sa.event.listen(base.durable_engine, "before_cursor_execute", die)
+    sa.event.listen(base.engine, "before_cursor_execute", die)
     with pytest.raises(DecisionLogError, match=LOST):
         log.decide(record.id, COMMIT, receipts())
-    sa.event.remove(base.durable_engine, "before_cursor_execute", die)
+    sa.event.remove(base.engine, "before_cursor_execute", die)
     assert log.read(record.id) == record
     assert commit(log).decision is COMMIT
 
@@ -422,14 +422,14 @@ def test_a_connection_lost_at_the_commit_is_unknown(base, log, arrives):
         if arrives:
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("BEGIN")  # for the driver to end
-        with base.reading() as other:
+        with base.read() as other:
             other.exec_driver_sql(f"SELECT pg_terminate_backend({mine}, {ENDED})")
 
-    sa.event.listen(base.durable_engine, "commit", cut)
+    sa.event.listen(base.engine, "commit", cut)
     unknown = TEXTS["ask it again"].format(id="orders.0.1")
     with pytest.raises(DecisionUnknownError, match=unknown):
         log.decide(record.id, COMMIT, receipts())
-    sa.event.remove(base.durable_engine, "commit", cut)
+    sa.event.remove(base.engine, "commit", cut)
     told = decide(log, record, ABORT)
     assert told.decision is (COMMIT if arrives else ABORT)
 
@@ -525,7 +525,7 @@ def test_a_server_whose_machine_is_gone_is_not_waited_for(postgres_database):
     asked = f"{postgres_database}&keepalives_count=2"
     for url, count in ((postgres_database, "4"), (asked, "2")):
         base = database.connect(url)
-        with base.reading() as connection:
+        with base.read() as connection:
             driver = connection.connection.driver_connection
             assert driver is not None
             told = driver.info.get_parameters()
@@ -558,11 +558,11 @@ def test_every_change_locks_its_application_first(postgres_database):
 
     def note(by: sa.Connection, _: object, statement: str, *__: object) -> None:
         begins = statement.startswith("BEGIN")
-        only_reads = by.engine in (base.reading_engine, base.asking_engine)
+        only_reads = by.engine in (base.read_engine, base.look_engine)
         if not only_reads and not begins:
             seen.append(statement)
 
-    sa.event.listen(base.durable_engine, "before_cursor_execute", note)
+    sa.event.listen(base.engine, "before_cursor_execute", note)
     for call in (
         lambda: log.quarantine(record.id, "why"),
         lambda: log.resume(record.id, COMMIT, who="ada", why="looked"),
@@ -578,7 +578,7 @@ def test_every_change_locks_its_application_first(postgres_database):
         assert looked[0].startswith("SELECT tpc_application.name")
         assert looked[0].endswith("FOR UPDATE")
         assert looked[-1].startswith(("UPDATE", "INSERT", "DELETE", "WITH"))
-    sa.event.remove(base.durable_engine, "before_cursor_execute", note)
+    sa.event.remove(base.engine, "before_cursor_execute", note)
     base.close()
 
 
@@ -743,7 +743,7 @@ def steps(base: Database, call: Callable[[], object]) -> int:
         connection.set_progress_handler(lambda: made.append(1), 100)
 
     base.close()
-    for engine in (base.relaxed_engine, base.durable_engine):
+    for engine in (base.relaxed_engine, base.engine):
         sa.event.listen(engine.pool, "connect", count)
     call()
     return len(made)
@@ -796,7 +796,7 @@ log.create()
 opening = Opening(run="r", query=None, participants=["a"], carrier={})
 begun = log.begin("o", 0, opening).record
 if not (child := os.fork()):
-    if base.durable_engine.pool.checkedin():
+    if base.engine.pool.checkedin():
         os._exit(1)
     log.decide(begun.id, Decision.ABORT)
     os._exit(0)
@@ -860,9 +860,9 @@ def test_a_record_is_read_in_one_piece(url, log, base):
         if statement.startswith("SELECT"):
             writer.decide(record.id, COMMIT, receipts())
 
-    sa.event.listen(base.reading_engine, "after_cursor_execute", decide)
+    sa.event.listen(base.read_engine, "after_cursor_execute", decide)
     assert log.read(record.id) == record
-    sa.event.remove(base.reading_engine, "after_cursor_execute", decide)
+    sa.event.remove(base.read_engine, "after_cursor_execute", decide)
     assert log.read(record.id) == writer.read(record.id) != record
     writer.close()
 

@@ -440,7 +440,7 @@ def test_it_says_whether_it_is_up(gateway, inbox, monkeypatch):
     def down(*_: object) -> None:
         raise sa.exc.OperationalError("", {}, OSError("no route"))
 
-    sa.event.listen(inbox._database.durable_engine, "begin", down)
+    sa.event.listen(inbox._database.engine, "begin", down)
     answers = [gateway.client.get("/health"), gateway.post(event("a"))]
     assert [answer.status_code for answer in answers] == [503, 503]
     assert [answer.headers["Retry-After"] for answer in answers] == ["1", "1"]
@@ -459,7 +459,7 @@ def full_disk(inbox: Inbox) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         return
     trigger = "no_room BEFORE INSERT ON events_tpc_event"
-    with inbox._database.durable() as connection:
+    with inbox._database.write() as connection:
         connection.exec_driver_sql(
             "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE disk_full USING MESSAGE = 'disk'; END $$"
@@ -467,7 +467,7 @@ def full_disk(inbox: Inbox) -> Iterator[None]:
         call = f"CREATE TRIGGER {trigger} EXECUTE FUNCTION full_disk()"
         connection.exec_driver_sql(call)
     yield
-    with inbox._database.durable() as connection:
+    with inbox._database.write() as connection:
         connection.exec_driver_sql("DROP FUNCTION full_disk CASCADE")
 
 

@@ -184,7 +184,7 @@ def test_who_waits_at_one_moment_shares_a_flush(inbox):
     one of them does wrong is told to that one."""
     inbox.store("shop", [event("0.0", "other")])
     flushes: list[object] = []
-    engine = inbox._database.durable_engine
+    engine = inbox._database.engine
     sa.event.listen(engine, "commit", flushes.append)
     answers: list[object] = []
 
@@ -197,7 +197,7 @@ def test_who_waits_at_one_moment_shares_a_flush(inbox):
             answers.append(error)
 
     threads = [threading.Thread(target=post, args=(n,)) for n in range(30)]
-    with inbox._database.durable() as connection:  # all of them wait for this
+    with inbox._database.write() as connection:  # all of them wait for this
         inbox._tables.lock_head(connection)
         for thread in threads:
             thread.start()
@@ -226,10 +226,11 @@ def test_a_session_that_ends_in_a_flush_leaves_it_open(new_database, count):
     storing = threading.Thread(target=store)
     others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> "
     others += "pg_backend_pid() AND wait_event_type = 'Lock'"
-    with inbox._database.durable() as connection:
+    with inbox._database.write() as connection:
         inbox._tables.lock_head(connection)
         storing.start()
-        until(lambda: inbox._database.ask(sa.text(others), {}))
+        with inbox._database.look() as other:
+            until(lambda: other.execute(sa.text(others)).all())
     storing.join(AT_LAST)
     if count == 1:
         assert said[0].refusal is Refusal.NOT_NOW
@@ -258,7 +259,7 @@ def test_a_callers_own_work_is_done_with_its_events(inbox):
     """In one transaction, once: not for what is there already, nor if it raises."""
     done: list[str] = []
     note = sa.table("note", sa.column("id"))
-    with inbox._database.durable() as connection:
+    with inbox._database.write() as connection:
         connection.execute(sa.text("CREATE TABLE note (id VARCHAR(9))"))
 
     def also(connection: sa.Connection, producer: str, events: list[NewEvent]) -> None:
@@ -271,7 +272,7 @@ def test_a_callers_own_work_is_done_with_its_events(inbox):
             inbox.store("shop", [event(name) for name in some], also)
         except RefusalError:
             done.append("refused")
-    with inbox._database.reading() as connection:
+    with inbox._database.read() as connection:
         noted = connection.execute(sa.select(note.c.id)).scalars().all()
     assert (noted, ids(inbox), done) == (["a", "b"], ["a", "b"], ["refused"])
 
@@ -612,7 +613,7 @@ def test_all_that_is_kept_no_longer_is_deleted_at_once(inbox, clock, monkeypatch
     inbox.confirm("reader", inbox.end())
     assert live(clock, 8, inbox) == 11
     live(clock, 90, inbox)
-    with inbox._database.reading() as connection:
+    with inbox._database.read() as connection:
         ids_left = sa.select(sa.func.count()).select_from(inbox._tables.key)
         assert connection.scalar(ids_left) == 1  # the last one's
 
@@ -626,7 +627,7 @@ def test_a_thread_that_is_ended_leads_nobody_to_wait(inbox):
             raise SystemExit
 
     ending = SimpleNamespace(Event=EndedEvent, Lock=threading.Lock)
-    with inbox._database.durable() as connection:
+    with inbox._database.write() as connection:
         inbox.open()
         inbox._tables.lock_head(connection)
         first = threading.Thread(target=lambda: inbox.store("shop", [event("a")]))

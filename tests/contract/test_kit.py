@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -31,21 +32,26 @@ FIRST, SECOND = release(1), release(2)
 @pytest.fixture
 def database(url) -> Iterator[Database]:
     """The connections to an empty database."""
-    with contextlib.closing(open_database(url).connections) as connections:
+    with contextlib.closing(open_database(url)) as connections:
         yield connections
 
 
 def open_store(database: Database, store: Schema) -> frozenset[str]:
     """Open a store as a process does; return the columns that are absent then."""
-    with database.durable() as connection:
+    with database.write() as connection:
         store.create(connection)
-    with database.reading() as connection:
+    with database.read() as connection:
         assert store.exists(connection)
         return store.absent(connection)
 
 
+def ask(database: Database, statement: sa.Executable) -> Sequence[Any]:
+    with database.look() as connection:
+        return connection.execute(statement).all()
+
+
 def put(database: Database, store: Schema, **row: object) -> None:
-    with database.durable() as connection:
+    with database.write() as connection:
         connection.execute(store.metadata.tables["some_tpc_item"].insert().values(row))
 
 
@@ -57,7 +63,7 @@ def test_a_column_is_added_beside_the_release_before(database):
     put(database, SECOND, id=2, note="new")
     assert open_store(database, FIRST) == frozenset()
     put(database, FIRST, id=3)
-    rows = database.ask(sa.text("SELECT id, note FROM some_tpc_item ORDER BY id"), {})
+    rows = ask(database, sa.text("SELECT id, note FROM some_tpc_item ORDER BY id"))
     assert list(map(tuple, rows)) == [(1, None), (2, "new"), (3, None)]
 
 
@@ -65,9 +71,9 @@ def test_a_store_keeps_its_identity(database):
     """By it a store is told from another one, whichever release opens it."""
     identity = sa.select(FIRST.identity)
     open_store(database, FIRST)
-    first = database.ask(identity, {})
+    first = ask(database, identity)
     open_store(database, SECOND)
-    assert database.ask(identity, {}) == first
+    assert ask(database, identity) == first
     assert (first[0].version, first[0].kind, len(first[0].id)) == (1, "some", 32)
 
 
@@ -75,17 +81,17 @@ def test_a_store_keeps_its_identity(database):
 def test_a_column_that_cannot_be_added_now_is_absent(database):
     """Where the table is in use: the store works without it until the next start."""
     open_store(database, FIRST)
-    with database.reading() as reader:
+    with database.read() as reader:
         reader.exec_driver_sql("SELECT * FROM some_tpc_item")
         assert open_store(database, SECOND) == {"some_tpc_item.note"}
-        with database.reading() as connection:
+        with database.read() as connection:
             (alter,) = SECOND.lacking(connection)
     assert alter == "ALTER TABLE some_tpc_item ADD COLUMN note TEXT"
-    with database.reading() as connection:
+    with database.read() as connection:
         assert not SECOND.is_complete(connection)
-    with database.durable() as connection:
+    with database.write() as connection:
         SECOND.create(connection)
-    with database.reading() as connection:
+    with database.read() as connection:
         assert SECOND.is_complete(connection)
 
 
@@ -102,7 +108,7 @@ def test_a_store_that_is_not_ours_is_refused(database, made, refused):
     """In one line, before anything is read or written: of which release, what to do."""
     if made.startswith("UPDATE"):
         open_store(database, FIRST)
-    with database.durable() as connection:
+    with database.write() as connection:
         connection.exec_driver_sql(made)
     with pytest.raises(ConfigurationError, match=TEXTS[refused]) as error:
         open_store(database, FIRST)

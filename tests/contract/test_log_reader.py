@@ -309,7 +309,7 @@ OF_EACH = (
 def test_the_cost_does_not_grow_with_what_is_finished(history, base):
     """Open records by the partial index; newest ones and named ones by theirs."""
     fill(base, 5_000, "committed", first=10)
-    with base.durable() as connection:
+    with base.write() as connection:
         for text in (OF_EACH, "ANALYZE"):
             connection.exec_driver_sql(text)
 
@@ -358,10 +358,10 @@ def test_many_finished_ones_of_an_application_are_not_read(log, base):
         "INSERT INTO tpc_receipt SELECT id, 'a', '0.0', 0, 'commit', 1, '', 'null'"
         " FROM tpc_transaction WHERE finished IS NULL"
     )
-    with base.durable() as connection:
+    with base.write() as connection:
         for text in (OF_EACH, receipts, "ANALYZE"):
             connection.exec_driver_sql(text)
-    dialect = base.asking_engine.dialect.name
+    dialect = base.look_engine.dialect.name
     of_one, in_state, of_all = (
         statements.as_array_condition(condition, dialect)
         for condition in (
@@ -391,7 +391,7 @@ def test_what_is_unfinished_is_read_once(history, base):
     def note(_: object, __: object, text: str, *___: object) -> None:
         texts.append(text)
 
-    engines = (base.asking_engine, base.reading_engine)
+    engines = (base.look_engine, base.read_engine)
     for engine in engines:
         sa.event.listen(engine, "before_cursor_execute", note)
     try:

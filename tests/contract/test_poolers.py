@@ -63,7 +63,7 @@ def test_a_log_needs_no_session_of_its_own(behind, postgres_database):
         log.decide(record.id, Decision.COMMIT, receipts)
         log.acknowledge(record.id, "a")
         log.finish(record.id)
-        with log._database.durable() as connection:
+        with log._database.write() as connection:
             asked = connection.exec_driver_sql("SHOW synchronous_commit")
             flushed.append(asked.scalar())
     assert set(flushed) == {"on"}

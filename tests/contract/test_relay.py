@@ -448,7 +448,7 @@ def test_what_is_stored_in_part_is_not_published(
     """It waits, in order: a person sees how much of it is there."""
     monkeypatch.setattr(blocks, "_BLOCK", 1)
     batches(world, 1, 2)
-    with database_of(world.resource).decide("") as connection:
+    with database_of(world.resource).setup() as connection:
         connection.execute(sa.text("DELETE FROM outbox_tpc WHERE tpc_row = 1"))
     relay = publisher(world, TopicRelay(topic), LEASE)
     all_turns(relay)

@@ -200,7 +200,7 @@ def saved(world: World) -> dict[str, list[Any]]:
 def fail_over(world: World, copy: dict[str, list[Any]]) -> None:
     """Put the store back, under the processes that work with it."""
     tables = world.resource._queue._tables.metadata.sorted_tables
-    with database_of(world.resource).decide("") as connection:
+    with database_of(world.resource).setup() as connection:
         for table in tables:
             connection.execute(table.delete())
             if rows := copy[table.name]:
@@ -278,7 +278,7 @@ def test_rows_that_somebody_locks_are_deleted_later(world: World, topic: Topic) 
     batches(world, 1)
     lock = sa.text("SELECT * FROM outbox_tpc FOR UPDATE")
     relay = publisher(world, TopicRelay(topic), LEASE)
-    with database_of(world.resource).unlocked() as connection:
+    with database_of(world.resource).relaxed() as connection:
         connection.execute(lock)
         all_turns(relay)
     assert (topic.transactions(), stored(world, "outbox_tpc")) == (["orders.1.1"], 1)

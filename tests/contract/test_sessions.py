@@ -130,7 +130,7 @@ def sessions(kind: str, url: str) -> Iterator[sa.Engine]:
     """Give the engine of a resource that was opened, or of the log."""
     if kind == "log":
         log = open_log(url)
-        yield log._database.durable_engine
+        yield log._database.engine
         log.close()
         return
     world = KINDS[kind](url)

@@ -447,7 +447,7 @@ def test_a_record_that_cannot_be_trusted_is_told(at, edit):
     at.time.advance(1000)
     watcher = watching(at)
     before = [d for d in watcher.sweep().diagnoses if d.transaction == T]
-    with at.base.durable() as connection:
+    with at.base.write() as connection:
         connection.execute(sa.text(f"UPDATE {edit}"))
     sweep = watcher.sweep()
     assert list(unread(*sweep.added)) == [LOG_OF_ORDERS]
@@ -622,7 +622,7 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(at, measure
     def note(*statement: object) -> None:
         asked.append(statement)
 
-    sa.event.listen(at.base.durable_engine, "before_cursor_execute", note)
+    sa.event.listen(at.base.engine, "before_cursor_execute", note)
     now = measured()
     assert not asked
     assert now['tpc_unfinished_transactions{state="committing"}'] == 1
@@ -802,7 +802,7 @@ def test_a_sweep_does_not_read_what_is_finished(at):
         def note(_: Any, __: Any, statement: str, *___: Any) -> None:
             seen.append(statement)
 
-        engine = at.base.reading_engine
+        engine = at.base.read_engine
         sa.event.listen(engine, "before_cursor_execute", note)
         watching(at).sweep()
         sa.event.remove(engine, "before_cursor_execute", note)

@@ -191,7 +191,7 @@ class SmallJournal:
 
     def faults(self, folder: Path) -> list[str]:
         with self._open(folder) as participant:
-            return storage_faults(participant.resource._database.connections)
+            return storage_faults(participant.resource._database)
 
 
 def _rows(participant: Participant) -> Any:

@@ -211,7 +211,7 @@ def test_two_versions(versions, tmp_path, order):
             assert record is not None
             assert record.state is state, name
         asked = sa.text("SELECT id, region FROM tpc_transaction ORDER BY id")
-        regions = dict(map(tuple, log._database.ask(asked, {})))
+        regions = dict(map(tuple, log._ask(asked)))
     assert regions == {
         name: "north" if version == "0.2.0" else None
         for name, version in zip(

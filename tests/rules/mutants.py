@@ -247,16 +247,16 @@ MUTANTS: Final = (
         "2: SQLite: decide does not flush (synchronous NORMAL for FULL)",
         SQL_TEST + "test_begin_and_decide_wait_for_the_disk[sqlite]",
         edit_text(
-            SQLITE_ENGINE + "_DURABLE", "synchronous = FULL", "synchronous = NORMAL"
+            SQLITE_ENGINE + "_WRITE", "synchronous = FULL", "synchronous = NORMAL"
         ),
     ),
     mutant(
         "2: PostgreSQL: decide does not flush (synchronous_commit off)",
         SQL_TEST + "test_begin_and_decide_wait_for_the_disk[postgresql]",
         edit(
-            POSTGRESQL_ENGINE + "open_postgresql",
-            "{BEGIN: (f'{READ_COMMITTED}; SELECT {WRITABLE}, {FLUSHED}, {__s}',)}",
-            "{BEGIN: (f'{READ_COMMITTED}; SELECT {WRITABLE}, {UNFLUSHED}, {__s}',)}",
+            POSTGRESQL_ENGINE + "PostgreSQL.__init__",
+            "f'{begin}, {FLUSHED}'",
+            "f'{begin}, {UNFLUSHED}'",
         ),
     ),
     mutant(
@@ -534,27 +534,27 @@ MUTANTS: Final = (
         "13: SQLite: a prepare does not flush",
         DURABLE_TEST + "test_each_answer_waits_for_the_disk[sqlite]",
         edit(
-            PARTICIPANT_DATABASE + "Database.write",
-            "self.connections.durable()",
-            "self.connections.relaxed()",
+            PARTICIPANT_DATABASE + "Database.upload",
+            "self.write()",
+            "self.relaxed()",
         ),
     ),
     mutant(
         "13: PostgreSQL: a prepare does not flush",
         DURABLE_TEST + "test_each_answer_waits_for_the_disk[postgresql]",
         edit(
-            POSTGRESQL + "PostgreSQL.write",
-            "self.connections.durable()",
-            "self.connections.relaxed()",
+            POSTGRESQL + "PostgreSQL.upload",
+            "self.write()",
+            "self.relaxed()",
         ),
     ),
     mutant(
         "13: SQLite: commit and abort do not flush",
         DURABLE_TEST + "test_each_answer_waits_for_the_disk[sqlite]",
         edit(
-            PARTICIPANT_DATABASE + "Database.decide",
-            "self.connections.durable(...)",
-            "self.connections.relaxed(...)",
+            TAGGED + "deciding",
+            "self.journal.database.write(...)",
+            "self.journal.database.relaxed(...)",
         ),
     ),
     mutant(
@@ -767,7 +767,7 @@ MUTANTS: Final = (
     mutant(
         "one at a time: SQLite: begin and decide do not lock before they read",
         SQL_TEST + "test_begin_decide_and_forget_come_one_after_another[sqlite-decide]",
-        edit_text(SQLITE_ENGINE + "_DURABLE", "BEGIN IMMEDIATE", "BEGIN"),
+        edit_text(SQLITE_ENGINE + "_WRITE", "BEGIN IMMEDIATE", "BEGIN"),
     ),
     mutant(
         "tombstone: an abort of what is unknown leaves nothing",
@@ -1059,7 +1059,7 @@ MUTANTS: Final = (
     mutant(
         "relay: what is begun and confirmed is not flushed",
         DURABLE_TEST + "test_what_a_relay_notes_waits_for_the_disk[sqlite]",
-        edit(PUBLICATIONS + "_held", "self.deciding()", "self._database.unlocked()"),
+        edit(PUBLICATIONS + "_held", "self.deciding()", "self._database.relaxed()"),
     ),
     mutant(
         "relay: Kafka: the position is read, and nobody is fenced",

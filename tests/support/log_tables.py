@@ -26,7 +26,7 @@ WAITING = (
 @contextlib.contextmanager
 def locked(base: Database, application: str) -> Iterator[sa.Connection]:
     """Hold an application's lock as a driver does that is under way."""
-    with base.durable() as connection:
+    with base.write() as connection:
         stay(connection)
         connection.execute(statements.LOCK_APPLICATION, {"of": application})
         yield connection
@@ -57,7 +57,7 @@ def lock_waits(base: Database) -> Iterator[Callable[[], bool]]:
 
     def waits() -> bool:
         if base.url.get_backend_name() == "postgresql":
-            with base.reading() as connection:
+            with base.read() as connection:
                 return bool(connection.exec_driver_sql(WAITING).scalar())
         path = str(base.url.database)
         with contextlib.closing(sqlite3.connect(path, timeout=0)) as other:
@@ -67,11 +67,11 @@ def lock_waits(base: Database) -> Iterator[Callable[[], bool]]:
                 return bool(asked)
         return False
 
-    sa.event.listen(base.durable_engine, "before_cursor_execute", ask)
-    sa.event.listen(base.durable_engine, "after_cursor_execute", get)
+    sa.event.listen(base.engine, "before_cursor_execute", ask)
+    sa.event.listen(base.engine, "after_cursor_execute", get)
     yield waits
-    sa.event.remove(base.durable_engine, "before_cursor_execute", ask)
-    sa.event.remove(base.durable_engine, "after_cursor_execute", get)
+    sa.event.remove(base.engine, "before_cursor_execute", ask)
+    sa.event.remove(base.engine, "after_cursor_execute", get)
 
 
 def explain(base: Database, statement: sa.Executable, values: dict[str, Any]) -> str:
@@ -83,7 +83,7 @@ def explain(base: Database, statement: sa.Executable, values: dict[str, Any]) ->
         asked = text if text.startswith("BEGIN") else f"{verb} {text}"
         return asked, parameters
 
-    with base.reading() as connection:
+    with base.read() as connection:
         sa.event.listen(connection, "before_cursor_execute", ask, retval=True)
         return "\n".join(map(str, connection.execute(statement, values).all()))
 
@@ -119,7 +119,7 @@ def fill(
         f" SELECT '{of}.' || i || '.1', '{of}', i, 1, 'r', '{state}', {made}, 1,"
         f" {finished}, '{{}}', 'x' FROM n"
     )
-    with base.durable() as connection:
+    with base.write() as connection:
         assert connection.exec_driver_sql(filler).rowcount == count
 
 
@@ -129,7 +129,7 @@ def count_committed(log: SqlDecisionLog, application: str) -> int:
         "SELECT count(*) FROM tpc_transaction WHERE application = :of"
         " AND state = 'committed'"
     )
-    with log._database.reading() as connection:
+    with log._database.read() as connection:
         return int(connection.scalar(statement, {"of": application}) or 0)
 
 

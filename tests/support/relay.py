@@ -169,7 +169,7 @@ def all_turns(one: Any) -> None:
 def expire(world: World) -> None:
     """Let the lease run out."""
     queue = world.resource._queue
-    with database_of(world.resource).decide("") as connection:
+    with database_of(world.resource).setup() as connection:
         connection.execute(queue.sender.update().values(until=0.0))
 
 

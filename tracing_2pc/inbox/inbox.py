@@ -28,12 +28,8 @@ from tracing_2pc.inbox.tables import (
     appended,
 )
 from tracing_2pc.store.engines.database import Database
-from tracing_2pc.store.engines.postgresql import open_postgresql
-from tracing_2pc.store.engines.sqlite import open_sqlite
+from tracing_2pc.store.engines.opening import open_database
 from tracing_2pc.store.engines.urls import database_url, missing_file
-
-_CREATING: Final = 7_270_211
-"""PostgreSQL's advisory lock of who makes tables."""
 
 _MOST_PORTIONS: Final = 50
 """That one confirmation deletes: more than a batch brings."""
@@ -134,10 +130,7 @@ class Inbox:
         if self._must_exist:
             self._find()
             return
-        with self._database.durable() as connection:
-            if connection.dialect.name == "postgresql":
-                lock = sa.func.pg_advisory_xact_lock(_CREATING)
-                connection.execute(sa.select(lock))
+        with self._database.setup() as connection:
             head = self._tables.create(connection, self._asked)
         if any(getattr(head, name) > time for name, time in self._asked.items()):
             logger.warning(
@@ -152,7 +145,7 @@ class Inbox:
     def _find(self) -> None:
         is_there = missing_file(self._database.url) is None
         if is_there:
-            with self._database.reading() as connection:
+            with self._database.read() as connection:
                 is_there = self._tables.exist(connection)
         if not is_there:
             raise ConfigurationError(
@@ -164,7 +157,7 @@ class Inbox:
     def times(self) -> tuple[float, float]:
         """Return for how many seconds events and ids are kept."""
         self.open()
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             head = self._tables.head_of(connection)
         return head.keep, head.ids
 
@@ -176,7 +169,7 @@ class Inbox:
         """
         _check_times(keep, ids)
         self.open()
-        with self._database.durable() as connection:
+        with self._database.write() as connection:
             self._tables.set_times(connection, keep, ids)
 
     def close(self) -> None:
@@ -245,7 +238,7 @@ class Inbox:
                 failpoint("inbox.before_commit")
                 values, unanswered = appended(now, added), self._unanswered
                 append = self._tables.append
-                (row,) = self._database.write(append, values, unanswered=unanswered)
+                (row,) = self._database.write_one(append, values, unanswered=unanswered)
                 before = row.before
                 failpoint("inbox.after_commit")
             else:
@@ -280,7 +273,7 @@ class Inbox:
         # With BEGIN, in PostgreSQL; SQLite's has the lock already.
         lock = (self._tables.locked_position,) if self._is_server else ()
         unanswered = self._unanswered
-        with self._database.durable(*lock, unanswered=unanswered) as connection:
+        with self._database.write(*lock, unanswered=unanswered) as connection:
             yield connection
             failpoint("inbox.before_commit")
         failpoint("inbox.after_commit")
@@ -312,21 +305,21 @@ class Inbox:
     def end(self) -> Offset:
         """Return the place after the newest event."""
         self.open()
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             head = self._tables.head_of(connection)
             return self._tables.offset_of(connection, head.position, head.inbox)
 
     def start(self) -> Offset:
         """Return the place before the oldest event that is kept."""
         self.open()
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             head = self._tables.head_of(connection)
             return self._tables.offset_of(connection, head.trimmed, head.inbox)
 
     def offset_at(self, after: Offset, most: int) -> Offset:
         """Return the place that is at most so many events further."""
         self.open()
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             head = self._tables.head_of(connection)
             self._check(connection, head, after)
             position = min(head.position, after.position + most)
@@ -344,7 +337,7 @@ class Inbox:
             InboxChangedError: one of the events is not there, or another one is.
         """
         self.open()
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             head = self._tables.head_of(connection)
             self._check(connection, head, after)
             self._check(connection, head, through)
@@ -369,7 +362,7 @@ class Inbox:
                 what comes next.
         """
         self.open()
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             self._check(connection, self._tables.head_of(connection), offset)
 
     def _check(self, connection: Connection, head: Any, offset: Offset) -> None:
@@ -404,7 +397,7 @@ class Inbox:
         With `newest` a reader that is known goes on where it was.
         """
         self.open()
-        with self._database.durable() as connection:
+        with self._database.write() as connection:
             self._tables.lock_head(connection)
             head = self._tables.head_of(connection)
             known = self._reader(connection, reader)
@@ -422,7 +415,7 @@ class Inbox:
             InboxChangedError: some of them are not there.
         """
         self.open()
-        with self._database.durable() as connection:
+        with self._database.write() as connection:
             self._tables.lock_head(connection)
             self._check(connection, self._tables.head_of(connection), offset)
             self._hold(connection, reader, offset)
@@ -472,13 +465,13 @@ class Inbox:
     def readers(self) -> Sequence[Any]:
         """Return each reader, its position and when it moved last; slowest first."""
         self.open()
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             return self._tables.readers(connection)
 
     def retire(self, reader: str) -> bool:
         """Keep nothing for a reader any more; say whether there was one."""
         self.open()
-        with self._database.durable() as connection:
+        with self._database.write() as connection:
             return self._tables.delete_reader(connection, reader)
 
     def _trim(self, by: float) -> bool:
@@ -502,7 +495,7 @@ class Inbox:
     def gauges(self) -> dict[str, float]:
         """Return how many events wait for the slowest reader, and since when."""
         self.open()
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             head = self._tables.head_of(connection)
             readers = self._tables.readers(connection)
             slowest = readers[0].position if readers else head.trimmed
@@ -526,7 +519,5 @@ def _check_times(keep: float, ids: float) -> None:
 
 
 def _open(url: str) -> Database:
-    parsed = database_url(url, "inbox")
-    server = parsed.get_backend_name() == "postgresql"
-    opened = open_postgresql if server else open_sqlite
-    return opened(parsed, "inbox", lock_wait=LOCK_WAIT, pool_size=4, max_overflow=12)
+    at = database_url(url, "inbox")
+    return open_database(at, "inbox", lock_wait=LOCK_WAIT, pool_size=4, max_overflow=12)

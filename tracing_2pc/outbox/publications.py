@@ -118,7 +118,7 @@ class Publications(Queue):
     @property
     def sessions_lost(self) -> int:
         """How many of this process have ended by themselves."""
-        return self._database.connections.sessions_lost
+        return self._database.sessions_lost
 
     def positions(self) -> tuple[str, Mapping[str, PositionRow]]:
         """Return the journal's id, and what is on record of positions."""
@@ -267,7 +267,7 @@ class Publications(Queue):
         """Note that readers pass what is in, up to a number: its rows may go."""
         q = self.queue.c
         done = self.queue.update().where(q.published.between(1, through))
-        with self._database.unlocked() as connection:
+        with self._database.relaxed(*self._database.planned_anew) as connection:
             connection.execute(done.values(published=_DONE))
             if not self.unseen(connection):
                 self._clear(connection, HIDDEN)
@@ -298,7 +298,7 @@ class Publications(Queue):
         """Delete one portion of rows that are done with; False if none can be now."""
         q, r = self.queue.c, self.request.c
         some = sa.select(q.tag).where(q.published == _DONE).limit(1)
-        with self._database.unlocked() as connection:
+        with self._database.relaxed(*self._database.planned_anew) as connection:
             if (tag := connection.scalar(some)) is None:
                 return False
             name = self.request.name

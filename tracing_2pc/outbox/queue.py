@@ -193,12 +193,12 @@ class Queue:
         One that lasts much longer than ours is from before that clock was set back: it
         is cut, never taken. A holder that is there renews it.
         """
-        clock = self._database.connections.clock
+        clock = self._database.clock
         s, now = self.sender.c, sa.literal_column(clock, sa.Double)
         hold = self.sender.update().values(holder=holder, until=now + seconds)
         longest = now + _LONGEST_LEASE * seconds
         cut = self.sender.update().where(s.until > longest).values(until=longest)
-        with self._database.relaxed_locked(_LOCK) as connection:
+        with self._database.relaxed(lock=_LOCK) as connection:
             # As long as nobody took it, it may have run out.
             if connection.execute(hold.where(s.holder == holder)).rowcount:
                 return Lease.RENEWED
@@ -210,7 +210,7 @@ class Queue:
     def let_go(self, holder: str) -> None:
         """Give the lease back."""
         mine = self.sender.update().where(self.sender.c.holder == holder)
-        with self._database.relaxed_locked(_LOCK) as connection:
+        with self._database.relaxed(lock=_LOCK) as connection:
             connection.execute(mine.values(until=0.0))
 
     def applications(self) -> list[str]:
@@ -243,7 +243,7 @@ class Queue:
     def _drop_branch(self, tag: int) -> None:
         """Take a branch off the queue, unless a request of it was put back just now."""
         some = sa.exists().where(self.request.c.tpc_tag == tag)
-        with self._database.relaxed_locked(_LOCK) as connection:
+        with self._database.relaxed(lock=_LOCK) as connection:
             sent = self.queue.delete().where(self.queue.c.tag == tag, ~some)
             connection.execute(sent)
 
@@ -273,7 +273,7 @@ class Queue:
         """
         refusals = self.refusals
         of = refusals.c.application == requests[0].transaction.application
-        with self._database.relaxed_locked(_LOCK) as connection:
+        with self._database.relaxed(lock=_LOCK) as connection:
             for request in requests:
                 self._drop(connection, request)
             if after_refusals:
@@ -291,7 +291,7 @@ class Queue:
         first = {"application": application, "in_a_row": 1}
         count = sa.select(c.in_a_row).where(c.application == application)
         again = sa.select(h.number).where(h.key == request.key, h.action == AGAIN)
-        with self._database.relaxed_locked(_LOCK) as connection:
+        with self._database.relaxed(lock=_LOCK) as connection:
             if connection.execute(again.limit(1)).first() is not None:
                 return 0
             if not connection.execute(more.values(in_a_row=c.in_a_row + 1)).rowcount:
@@ -300,7 +300,7 @@ class Queue:
 
     def resume(self) -> None:
         """Count the refusals of every application from 0 again."""
-        with self._database.decide(_LOCK) as connection:
+        with self._database.write(lock=_LOCK) as connection:
             connection.execute(self.refusals.delete())
 
     def move_to_quarantine(
@@ -313,7 +313,7 @@ class Queue:
         False if a sender that took over has had an answer to it: that one counts.
         """
         insert = self.quarantine.insert().values(key=request.key, body=request.body)
-        with self._database.decide(_LOCK) as connection:
+        with self._database.write(lock=_LOCK) as connection:
             if was_waiting := self._drop(connection, request):
                 said = storable(connection, answer[:LONGEST_ANSWER])[:LONGEST_ANSWER]
                 quarantined = {"status": status, "since": self._clock()}
@@ -341,7 +341,7 @@ class Queue:
 
     def deciding(self) -> AbstractContextManager[Connection]:
         """Open a durable transaction that excludes what senders write."""
-        return self._database.decide(_LOCK)
+        return self._database.write(lock=_LOCK)
 
     def put_back(
         self, connection: Connection, key: RequestKey, body: str, number: int

@@ -102,7 +102,7 @@ class BranchStore(abc.ABC):
 
         No branch is about to be prepared then. A crash may undo what is written in it.
         """
-        return self.journal.database.relaxed_locked(application)
+        return self.journal.database.relaxed(lock=application)
 
     @abc.abstractmethod
     def deciding(

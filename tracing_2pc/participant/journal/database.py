@@ -1,13 +1,7 @@
-"""The participant's own database, SQLite or PostgreSQL.
+"""What a participant needs of its own database besides transactions.
 
-A local transaction is opened for a purpose, which determines locks and flush:
-
-- `read`: locks nothing, writes nothing.
-- `decide`: the application's exclusive lock; durable.
-- `relaxed_locked`: the same lock, not durable: a crash may undo it.
-- `setup`: excludes every other setup.
-
-A prepare opens two: `look`, before its body is received, and `write`, for its rows.
+A prepare opens two: `look`, before its body is received, and `upload`, for its rows.
+Who decides opens `write`, with the application's lock.
 """
 
 from __future__ import annotations
@@ -69,63 +63,37 @@ class Records(NamedTuple):
     count: Callable[[Any], int] = lambda batch: batch.num_rows
 
 
-class Database(abc.ABC):
-    """A database that data and journal share."""
+class Database(engines.Database, abc.ABC):
+    """A database that data and journal share.
+
+    Its `read`, in PostgreSQL, sees the newest state at each statement, and fails on a
+    standby: in an older snapshot a branch just committed is neither that nor prepared,
+    and a list of what a standby has is no evidence.
+    """
 
     driver: Any
     """The PEP 249 module whose errors `load` raises."""
 
-    def __init__(self, connections: engines.Database) -> None:
-        self.connections = connections
-        self.engine = connections.durable_engine
+    planned_anew: tuple[str, ...] = ()
+    """What `relaxed` selects for a plan that may have been made for another table."""
 
-    def lock(self, application: str) -> tuple[str, ...]:
-        """Return the SQL of an application's exclusive lock, if it needs one."""
-        return ()
+    def check_writable(self) -> None:
+        """Raise `OperationalError` where `read` works, and nothing can be written.
 
-    def read(self) -> AbstractContextManager[Connection]:
-        """Open a transaction that only reads."""
-        return self.connections.reading()
+        In PostgreSQL `read` itself does.
+        """
 
-    def decide(self, application: str) -> AbstractContextManager[Connection]:
-        """Open a durable transaction with the application's exclusive lock."""
-        return begin_now(self.connections.durable(*self.lock(application)))
-
-    def relaxed_locked(self, application: str) -> AbstractContextManager[Connection]:
-        """Open a transaction with the same lock that need not survive a crash."""
-        return begin_now(self.connections.relaxed(*self.lock(application)))
-
-    def setup(self) -> AbstractContextManager[Connection]:
-        """Open the transaction in which tables and views are made."""
-        return self.decide("")
-
-    def check_writable(self) -> None:  # noqa: B027 - a transaction of PostgreSQL tells
-        """Raise `OperationalError` where `read` works, and nothing can be written."""
-
-    def skip_flush(self, connection: Connection) -> None:  # noqa: B027 - SQLite flushes
+    def skip_flush(self, connection: Connection) -> None:
         """Let the open durable transaction be flushed by a later one, if possible."""
-
-    @functools.cached_property
-    def keeps_sessions(self) -> bool:
-        """No pooler gives the next transaction another session."""
-        return True
 
     @functools.cached_property
     def beside(self) -> Database:
         """The same with another pool: who holds a session may wait for one."""
         return self
 
-    def look(self) -> AbstractContextManager[Connection]:
-        """Give a connection for what is to be known before a body is received."""
-        return self.read()
-
     def read_quickly(self) -> AbstractContextManager[Connection]:
         """Read beside an own transaction: it waits for no lock that waits for that."""
         return self.read()
-
-    def unlocked(self) -> AbstractContextManager[Connection]:
-        """Open a transaction that locks nothing by itself and costs no flush."""
-        return begin_now(self.connections.relaxed())
 
     def receive(self, body: Body) -> Source:
         """Return the body to read records from: here, or as it arrives."""
@@ -136,7 +104,7 @@ class Database(abc.ABC):
         return Source.spooled(body)
 
     def alone(self, branch: str) -> AbstractContextManager[None]:
-        """Keep others from `write` of the same branch, as far as `write` does not.
+        """Keep others from `upload` of the same branch, as far as that does not.
 
         No promise rests on it: a client waits without end for an upload that is under
         way, and does not send the same rows again and again.
@@ -147,7 +115,7 @@ class Database(abc.ABC):
         return nullcontext()
 
     @contextmanager
-    def write(
+    def upload(
         self,
         branch: str,
         tag: str,
@@ -165,10 +133,10 @@ class Database(abc.ABC):
             UnderWayError: another one is open for the same branch.
             TableGoneError: there is no such table; SQLite says so in `look_at`.
         """
-        with begin_now(self.connections.durable()) as connection:
+        with self.write() as connection:
             yield connection, connection.exec_driver_sql(f"SELECT {tag}").scalar_one()
 
-    def shared_lock(self, connection: Connection, application: str) -> None:  # noqa: B027
+    def shared_lock(self, connection: Connection, application: str) -> None:
         """Take the lock shared, till the commit, if it is needed."""
 
     @abc.abstractmethod
@@ -214,16 +182,6 @@ class Database(abc.ABC):
         self, connection: Connection, table: str, tag: int, limit: int
     ) -> int:
         """Delete some rows of a tag that nobody has locked; return how many."""
-
-
-@contextmanager
-def begin_now(opened: AbstractContextManager[Connection]) -> Iterator[Connection]:
-    """Begin a transaction here, with its lock, and not at its first statement.
-
-    A driver's own bulk load is no statement of SQLAlchemy's: it would begin nothing.
-    """
-    with opened as connection, connection.begin():
-        yield connection
 
 
 def commit(connection: Connection) -> None:

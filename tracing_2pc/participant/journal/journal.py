@@ -152,7 +152,7 @@ class Journal:
         """Draw one for another transaction. A crash may only leave it unused."""
         is_drawn = self.database.engine.dialect.name == "postgresql"
         database = self.database
-        with database.look() if is_drawn else database.unlocked() as connection:
+        with database.look() if is_drawn else database.relaxed() as connection:
             tag = int(
                 connection.exec_driver_sql(
                     f"SELECT {self.statements.next_tag}"

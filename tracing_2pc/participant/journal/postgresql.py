@@ -28,7 +28,6 @@ from tracing_2pc.participant.journal.database import (
     TableGoneError,
     TableLook,
     UnderWayError,
-    begin_now,
 )
 from tracing_2pc.participant.journal.statements import delete_at
 from tracing_2pc.store.engines import database as engines
@@ -95,7 +94,6 @@ class _Found(NamedTuple):
 
 
 _INVOKER: Final = re.compile("security_invoker=(true|on|yes|1)", re.IGNORECASE)
-_PLANNED_ANEW: Final = "set_config('plan_cache_mode', 'force_custom_plan', true)"
 _VIOLATED: Final = ("constraint", "column", "table")
 _CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
@@ -112,41 +110,23 @@ _REASONS: Final = {
 logger = logging.getLogger(__name__)
 
 
-class PostgreSQL(Database):
+class PostgreSQL(postgresql.PostgreSQL, Database):
     """`database.Database` on PostgreSQL by psycopg, with at `most` so many sessions."""
 
     driver = psycopg
+    planned_anew = ("set_config('plan_cache_mode', 'force_custom_plan', true)",)
     most_in_memory = AT_ONCE
     """Bytes of a body that is received before a transaction is open, at most."""
 
     def __init__(self, url: sa.URL, most: int = 64) -> None:
         size, rest = most // 8, most - most // 8
-        connections = postgresql.open_postgresql(
+        super().__init__(
             url, "url", lock_wait=LOCK_WAIT, pool_size=size, max_overflow=rest
         )
-        super().__init__(connections)
-        (begin,) = connections.relaxed_engine.get_execution_options()[engines.BEGIN]
+        (begin,) = self.relaxed_engine.get_execution_options()[engines.BEGIN]
         # After it was allowed to write: a list of what a standby has is no evidence.
         begin = f"{begin}, set_config('transaction_read_only', 'on', true)"
-        self._reading = self.engine.execution_options(**{engines.BEGIN: (begin,)})
-
-    def lock(self, application: str) -> tuple[str, ...]:
-        return (f"pg_advisory_xact_lock({advisory_key(application)})",)
-
-    @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """Open a transaction that only reads; each statement sees the newest state.
-
-        In an older snapshot a branch just committed is neither that nor prepared.
-        """
-        with self._reading.connect() as connection:
-            yield connection
-            # At a rollback psycopg would forget what it has prepared.
-            connection.connection.commit()
-
-    @functools.cached_property
-    def keeps_sessions(self) -> bool:
-        return postgresql.keeps_sessions(self.engine)
+        self.read_engine = self.engine.execution_options(**{engines.BEGIN: (begin,)})
 
     def setup(self) -> AbstractContextManager[Connection]:
         """Warn of a pooler that uploads could take all sessions of."""
@@ -163,7 +143,7 @@ class PostgreSQL(Database):
 
     @functools.cached_property
     def beside(self) -> PostgreSQL:
-        return PostgreSQL(self.connections.url, 16)
+        return PostgreSQL(self.url, 16)
 
     @contextmanager
     def read_quickly(self) -> Iterator[Connection]:
@@ -172,20 +152,13 @@ class PostgreSQL(Database):
             connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
             yield connection
 
-    def unlocked(self) -> AbstractContextManager[Connection]:
-        """Open it; a plan made for what the table was is not used again."""
-        return begin_now(self.connections.relaxed(_PLANNED_ANEW))
-
-    def look(self) -> AbstractContextManager[Connection]:
-        return self.connections.asking_engine.connect()
-
     def receive(self, body: Body) -> Source:
         """Stream it into COPY as it arrives; a small one is read into memory first."""
         is_large = body.length > self.most_in_memory
         return Source.streamed(body) if is_large else self.spool(body)
 
     @contextmanager
-    def write(
+    def upload(
         self,
         branch: str,
         tag: str,
@@ -205,7 +178,7 @@ class PostgreSQL(Database):
         if table is not None:
             name = self.engine.dialect.identifier_preparer.quote(table)
             first = f"{first}; LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE"
-        with begin_now(self.connections.durable()) as connection:
+        with self.write() as connection:
             cursor, is_alone = connection.connection.cursor(), True
             try:
                 cursor.execute(first)
@@ -240,7 +213,7 @@ class PostgreSQL(Database):
         connection.connection.cursor().execute(lock)
 
     def uploads(self, connection: Connection, journal: str) -> int:
-        """Count the locks of `write`, whichever process holds them."""
+        """Count the locks of `upload`, whichever process holds them."""
         key = advisory_key(journal, bits=32) % (1 << 32)
         count: int = connection.scalar(_UPLOADS, {"journal": key})
         return count

@@ -29,7 +29,7 @@ _ALLOW_SILENCE: Final = "set_config('idle_session_timeout', NULL, false)"
 
 
 class SessionLocks(abc.ABC):
-    """The lock of each application, exclusive or shared, as `Database.decide`."""
+    """The lock of each application, exclusive or shared, as `Database.write` has."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -71,16 +71,16 @@ class _OfSessions(SessionLocks):
 
     @contextmanager
     def session_lock(self, application: str) -> Iterator[Connection]:
-        key, pools = advisory_key(application), self._database.connections
-        (relaxed,) = pools.relaxed_engine.get_execution_options()[engines.BEGIN]
+        key, relaxed_engine = advisory_key(application), self._database.relaxed_engine
+        (relaxed,) = relaxed_engine.get_execution_options()[engines.BEGIN]
         limit = _LIMIT_SILENCE.format(peer_timeout())
         lock = f"{relaxed}, {limit}, pg_advisory_lock({key})"
-        with pools.relaxed_engine.connect() as connection:
+        with relaxed_engine.connect() as connection:
             try:
                 connection.execution_options(**{engines.BEGIN: (lock,)})
                 connection.begin().commit()
-                durable = pools.durable_engine.get_execution_options()
-                connection.execution_options(**durable)
+                options = self._database.engine.get_execution_options()
+                connection.execution_options(**options)
                 yield connection
                 unlock = f"SELECT {_ALLOW_SILENCE}, pg_advisory_unlock({key})"
                 connection.execution_options(**{engines.BEGIN: ()})

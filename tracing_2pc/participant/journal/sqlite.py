@@ -29,9 +29,9 @@ from tracing_2pc.participant.journal.database import (
     TableLook,
     UnderWayError,
 )
+from tracing_2pc.store.engines import sqlite as engine
 from tracing_2pc.store.engines.database import not_now
 from tracing_2pc.store.engines.postgresql import advisory_key
-from tracing_2pc.store.engines.sqlite import READ_ONLY, open_sqlite
 
 _ERROR: Final = 1  # SQLite's code for a statement that does not fit its tables
 
@@ -49,16 +49,13 @@ _OF_ROWS: Final = re.compile(r"\b(insert|delete)\s+on\b", re.IGNORECASE)
 _TRY_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
 
 
-class SQLite(Database):
+class SQLite(engine.SQLite, Database):
     """`database.Database` on SQLite: each writing transaction excludes all others."""
 
     driver = sqlite3
 
     def __init__(self, url: sa.URL) -> None:
-        connections = open_sqlite(
-            url, "url", lock_wait=LOCK_WAIT, pool_size=8, max_overflow=56
-        )
-        super().__init__(connections)
+        super().__init__(url, "url", lock_wait=LOCK_WAIT, pool_size=8, max_overflow=56)
         self._file = Path(str(self.engine.url.database))
         self._uploads: list[str] = []
 
@@ -67,7 +64,7 @@ class SQLite(Database):
         ours = os.access in os.supports_effective_ids
         for path in (self._file, self._file.parent):
             if not os.access(path, os.W_OK, effective_ids=ours):
-                raise not_now(READ_ONLY)
+                raise not_now(engine.READ_ONLY)
 
     def spool(self, body: Body) -> Source:
         """Keep a large one beside the database: the system's folder may be memory."""

@@ -36,7 +36,7 @@ from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.core.states import BranchState, Refusal
 from tracing_2pc.participant.answers import Answer, TransactionRow
 from tracing_2pc.participant.branch_store import Add, BranchStore, BranchUpload
-from tracing_2pc.participant.journal.database import begin_now, commit
+from tracing_2pc.participant.journal.database import commit
 from tracing_2pc.participant.journal.journal import Journal, in_slices, rows_of
 from tracing_2pc.participant.journal.session_locks import session_locks
 from tracing_2pc.store.kit import settled
@@ -170,15 +170,15 @@ class ExternalBranches(BranchStore):
     def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Note it under the lock, shared, and prepare it in its place."""
         # It holds a session while it waits for one of these.
-        notes = self._database.beside.connections
-        note = notes.relaxed if self._place.shares_flush else notes.durable
+        notes = self._database.beside
+        note = notes.relaxed if self._place.shares_flush else notes.write
         upload = dataclasses.replace(upload, tag=self.journal.draw_tag())
         name = upload.transaction.application
         with (
             self._place.write(upload) as written,
             self._locks.shared_session_lock(written.session, name),
         ):
-            with begin_now(note()) as noting:
+            with note() as noting:
                 answer = add(noting, upload.tag)
             if answer is None:
                 written.prepare()  # Rule 13: durable before the vote is answered.

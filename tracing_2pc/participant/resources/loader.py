@@ -85,7 +85,7 @@ def open_load(
         with _refusing(table, database):
             locked = None if arriving.schema is None else table.name
             wanted = str(upload.tag) if upload.tag else journal.statements.next_tag
-            opened = database.write(
+            opened = database.upload(
                 upload.name, wanted, locked, will_be_prepared=will_be_prepared
             )
             connection, tag = stack.enter_context(opened)

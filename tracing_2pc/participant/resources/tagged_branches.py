@@ -95,7 +95,7 @@ class TaggedBranches(BranchStore):
         self, transaction: TransactionId
     ) -> Iterator[tuple[Connection, TransactionRow]]:
         """Decide in one durable local transaction: journal and rows change together."""
-        with self.journal.database.decide(transaction.application) as connection:
+        with self.journal.database.write(lock=transaction.application) as connection:
             yield connection, self.journal.read(connection, transaction)
             commit(connection)
 
@@ -155,7 +155,7 @@ class TaggedBranches(BranchStore):
         for _ in range(slices if self._superseded is not None else 0):
             assert self._superseded is not None  # noqa: S101 - for the type checker
             tag: int | None = None
-            with self._warned(), self.journal.database.unlocked() as connection:
+            with self._warned(), self._deleting() as connection:
                 tag = self._superseded.next(connection, passed)
                 if tag is not None:
                     deleted, tag = self._superseded.delete(connection, tag, SLICE), -1
@@ -180,7 +180,7 @@ class TaggedBranches(BranchStore):
 
     def _delete_slice(self, after: int) -> tuple[int, int]:
         """Delete a slice of the next tag; return how many, and it; -1 at the end."""
-        with self.journal.database.unlocked() as connection:
+        with self._deleting() as connection:
             if (row := self._next_doomed(connection, after)) is None:
                 return 0, -1
             tag, left = row
@@ -195,6 +195,10 @@ class TaggedBranches(BranchStore):
             change = h.update().values(doomed=left) if left > 0 else h.delete()
             connection.execute(change.where(h.c.tag == tag))
         return gone, after
+
+    def _deleting(self) -> contextlib.AbstractContextManager[Connection]:
+        database = self.journal.database
+        return database.relaxed(*database.planned_anew)
 
     def _next_doomed(self, connection: Connection, after: int) -> Any:
         """Lock the next tag whose rows are to be deleted: the tag, and rows left."""

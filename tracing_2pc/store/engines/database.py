@@ -1,8 +1,9 @@
-"""Transactions by purpose on one database: durable, relaxed, reading."""
+"""A database of a store: how its transactions are opened, and what its errors say."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -30,16 +31,27 @@ Failure = Callable[..., Exception]
 
 
 class Database:
-    """A database; each `with` is one transaction, rolled back by an exception.
+    """A database, and the words by which each store opens a transaction of it.
 
-    A process that is forked opens connections of its own.
+    | word | it may | PostgreSQL | SQLite |
+    |---|---|---|---|
+    | `read` | read one snapshot | REPEATABLE READ READ ONLY | BEGIN |
+    | `look` | read; each statement alone | no BEGIN, one round trip | no BEGIN |
+    | `write` | write, and is flushed | READ COMMITTED | BEGIN IMMEDIATE |
+    | `relaxed` | write what a crash may lose | `synchronous_commit` off | NORMAL |
+    | `setup` | make tables: as `write`, one at a time | advisory lock | as `write` |
 
-    `engine`'s transactions lock what they need and are flushed; `relaxed` and `reading`
-    are options of those that are not flushed, or read one snapshot and wait for no
-    lock. `clock` is an SQL expression in Unix seconds. `failure` makes what is raised
-    instead of SQLAlchemy's errors, from the text and whether that says what mends it.
-    `sessions_lost` counts the sessions of this process that ended by themselves: what
-    answers the next one may be another server.
+    Each `with` is one transaction, rolled back by an exception. `read` and `look` wait
+    for no lock of ours. `write`, `relaxed` and `setup` begin at once, with their locks;
+    in PostgreSQL they fail where nothing may be written, and bring their settings, as
+    `lock_timeout`, since a pooler may give each another session. A process that is
+    forked opens connections of its own.
+
+    `engine`, which is that of `write`, has the pool. The statements that begin a
+    transaction are given for each word. `clock` is an SQL expression in Unix seconds.
+    `failure` makes what is raised instead of SQLAlchemy's errors, from the text and
+    whether that says what mends it. `sessions_lost` counts the sessions of this process
+    that ended by themselves: what answers the next one may be another server.
     """
 
     def __init__(
@@ -47,21 +59,22 @@ class Database:
         url: sa.URL,
         engine: sa.Engine,
         *,
-        relaxed: Mapping[str, Any],
-        reading: Mapping[str, Any],
+        write: tuple[str, ...],
+        relaxed: tuple[str, ...],
+        read: tuple[str, ...],
         clock: str,
         durability_queries: Mapping[str, str],
         failure: Failure | None,
     ) -> None:
-        engine.update_execution_options(**{PLACE: describe_place(url)})
+        engine.update_execution_options(**{PLACE: describe_place(url), BEGIN: write})
         sa.event.listen(engine, "begin", _begin)  # before engines are derived from it
         sa.event.listen(engine, "invalidate", self._count_lost)
         self.sessions_lost = 0
         self.url = url
-        self.durable_engine = engine
-        self.relaxed_engine = engine.execution_options(**relaxed)
-        self.reading_engine = engine.execution_options(**reading)
-        self.asking_engine = engine.execution_options(**{BEGIN: ()})
+        self.engine = engine
+        self.relaxed_engine = engine.execution_options(**{BEGIN: relaxed})
+        self.read_engine = engine.execution_options(**{BEGIN: read})
+        self.look_engine = engine.execution_options(**{BEGIN: ()})
         self.clock = clock
         self._durability_queries = durability_queries
         self._failure = failure
@@ -72,30 +85,57 @@ class Database:
 
     def _leave_inherited_sessions(self) -> None:
         # Kept, not closed: that would end sessions that the parent still uses.
-        _inherited.append(self.durable_engine.pool)
-        self.durable_engine.dispose(close=False)
+        _inherited.append(self.engine.pool)
+        self.engine.dispose(close=False)
 
     def __repr__(self) -> str:
-        return f"Database({self.address!r})"
+        return f"{type(self).__name__}({self.address!r})"
 
     @property
     def address(self) -> str:
         """The address as it may be shown."""
         return display_url(self.url)
 
+    @functools.cached_property
+    def keeps_sessions(self) -> bool:
+        """No pooler gives the next transaction another session."""
+        return True
+
+    def lock(self, name: str) -> tuple[str, ...]:
+        """Return the SQL of the exclusive lock of a name, if a writer needs one."""
+        return ()
+
     @contextlib.contextmanager
-    def durable(
-        self, *selected: str, unanswered: Callable[[str], Exception] | None = None
+    def read(self) -> Iterator[sa.Connection]:
+        """Read one snapshot, without any lock."""
+        with self.translated(), self.read_engine.connect() as connection:
+            yield connection
+            # At a rollback psycopg would forget what it has prepared.
+            connection.connection.commit()
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[sa.Connection]:
+        """Execute statements that only read; each by itself sees the newest state."""
+        with self.translated(), self.look_engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write(
+        self,
+        *selected: str,
+        lock: str | None = None,
+        unanswered: Callable[[str], Exception] | None = None,
     ) -> Iterator[sa.Connection]:
         """Write; flushed to disk when the block has been left.
 
         Args:
-            selected: PostgreSQL only: SQL expressions, a lock for example, which the
-                statement that begins the transaction selects as well.
+            selected: PostgreSQL only: SQL expressions, which the statement that begins
+                the transaction selects as well.
+            lock: a name of which this transaction has the exclusive lock.
             unanswered: makes what is raised when the commit itself fails: then nobody
                 knows whether it was written.
         """
-        with self._transaction(self.durable_engine, selected) as connection:
+        with self._begun(self.engine, selected, lock) as connection:
             yield connection
             try:
                 connection.commit()
@@ -105,28 +145,19 @@ class Database:
                 raise unanswered(self.describe(error)) from None
 
     @contextlib.contextmanager
-    def relaxed(self, *selected: str) -> Iterator[sa.Connection]:
+    def relaxed(
+        self, *selected: str, lock: str | None = None
+    ) -> Iterator[sa.Connection]:
         """Write what a crash may lose; the next durable write flushes it too."""
-        with self._transaction(self.relaxed_engine, selected) as connection:
+        with self._begun(self.relaxed_engine, selected, lock) as connection:
             yield connection
             connection.commit()
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """Read one snapshot, without any lock; in PostgreSQL, REPEATABLE READ."""
-        with self._transaction(self.reading_engine, ()) as connection:
-            yield connection
-            # At a rollback psycopg would forget what it has prepared.
-            connection.connection.commit()
+    def setup(self) -> contextlib.AbstractContextManager[sa.Connection]:
+        """Make tables; flushed, and in a database one process at a time."""
+        return self.write(lock="")
 
-    def ask(
-        self, statement: sa.Executable, values: Mapping[str, Any]
-    ) -> Sequence[sa.Row[Any]]:
-        """Execute one statement that only reads: one snapshot, and one round trip."""
-        with self.translated(), self.asking_engine.connect() as connection:
-            return connection.execute(statement, values).all()
-
-    def write(
+    def write_one(
         self,
         statement: sa.Executable,
         values: Mapping[str, Any],
@@ -140,7 +171,7 @@ class Database:
         """
         with self.translated():
             try:
-                with self.asking_engine.connect() as connection:
+                with self.look_engine.connect() as connection:
                     return connection.execute(statement, values).all()
             except sa.exc.DBAPIError as error:
                 has_ended = error.connection_invalidated and error.statement
@@ -149,22 +180,26 @@ class Database:
                 raise
 
     @contextlib.contextmanager
-    def _transaction(
-        self, engine: sa.Engine, selected: tuple[str, ...]
+    def _begun(
+        self, engine: sa.Engine, selected: tuple[str, ...], lock: str | None
     ) -> Iterator[sa.Connection]:
+        if lock is not None:
+            selected = (*self.lock(lock), *selected)
         with self.translated(), engine.connect() as connection:
             if selected:
                 begin = engine.get_execution_options()[BEGIN]
                 statement = ", ".join([*begin, *selected])
                 connection.execution_options(**{BEGIN: (statement,)})
+            # Now: a driver's own bulk load is no statement, and would begin nothing.
+            connection.begin()
             yield connection
 
     def durability(self) -> dict[str, str]:
         """Return the settings that say whether a durable commit survives a crash."""
-        begin = self.durable_engine.get_execution_options()[BEGIN]
+        begin = self.engine.get_execution_options()[BEGIN]
         # Without SQLite's lock: a question waits for no writer.
         unlocked = [statement.removesuffix(" IMMEDIATE") for statement in begin]
-        with self.translated(), self.durable_engine.connect() as connection:
+        with self.translated(), self.engine.connect() as connection:
             connection.execution_options(**{BEGIN: unlocked})
             return {
                 name: str(connection.exec_driver_sql(query).scalar())
@@ -173,7 +208,7 @@ class Database:
 
     def close(self) -> None:
         """Release all connections; a later use opens new ones."""
-        self.durable_engine.dispose()
+        self.engine.dispose()
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ does.
 
 A small batch is mostly round trips. Sessions are in autocommit mode, and `BEGIN`
 travels with the settings and locks of its transaction in one request. It fails there
-where nothing may be written (`WRITABLE`), before anything is read: what a standby has
+where nothing may be written (`_WRITABLE`), before anything is read: what a standby has
 may be behind, and is no evidence. A read ends without ROLLBACK, at which psycopg would
 drop the statements that it has prepared; one statement that reads needs no transaction
 at all.
@@ -25,7 +25,6 @@ import sqlalchemy as sa
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import PEER_TIMEOUT
 from tracing_2pc.store.engines.database import (
-    BEGIN,
     Database,
     Failure,
     leave_where,
@@ -47,10 +46,10 @@ FLUSHED: Final = (
 )
 """SQL: the open transaction waits for the disk, whatever the role's default is."""
 
-READ_COMMITTED: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_READ_COMMITTED: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """SQL: what is read after a lock is new. One request with the statement after it."""
 
-WRITABLE: Final = "set_config('transaction_read_only', 'off', true)"
+_WRITABLE: Final = "set_config('transaction_read_only', 'off', true)"
 """SQL: fails where the open transaction may not write, before anything is read."""
 
 _READ_ONLY: Final = (
@@ -66,71 +65,87 @@ _DURABILITY: Final = {
 }
 
 
-def open_postgresql(
-    url: sa.URL,
-    setting: str,
-    *,
-    lock_wait: float,
-    failure: Failure | None = None,
-    **pool: int,
-) -> Database:
-    """Prepare the connections to a database; opens none yet. As `open_sqlite`.
+class PostgreSQL(Database):
+    """The connections to a database; none is opened yet. Arguments as of `SQLite`.
 
     A server that does not flush is refused when a connection is opened.
     """
-    # In each transaction: a pooler may give the next one another session. Types are
-    # known by their names: quoted ones SQLAlchemy does not recognise.
-    settings = (
-        "set_config('quote_all_identifiers', 'off', true), "
-        f"set_config('lock_timeout', '{lock_wait}s', true), "
-        f"set_config('idle_in_transaction_session_timeout', '{peer_timeout()}', true)"
-    )
-    # Without UTF-8 psycopg takes bytes for text where the server says SQL_ASCII.
-    options = {"connect_timeout": 10, "client_encoding": "utf8", **_NOTICE}
-    try:
-        engine = sa.create_engine(
-            url,
-            connect_args={k: v for k, v in options.items() if k not in url.query},
-            isolation_level="AUTOCOMMIT",  # psycopg begins none: `BEGIN` does
-            execution_options={
-                BEGIN: (f"{READ_COMMITTED}; SELECT {WRITABLE}, {FLUSHED}, {settings}",)
-            },
-            hide_parameters=True,  # an error is logged, and they are rows
-            **pool,
+
+    def __init__(
+        self,
+        url: sa.URL,
+        setting: str,
+        *,
+        lock_wait: float,
+        failure: Failure | None = None,
+        **pool: int,
+    ) -> None:
+        # In each transaction: a pooler may give the next one another session. Types are
+        # known by their names: quoted ones SQLAlchemy does not recognise.
+        begin = (
+            f"{_READ_COMMITTED}; SELECT {_WRITABLE}, "
+            "set_config('quote_all_identifiers', 'off', true), "
+            f"set_config('lock_timeout', '{lock_wait}s', true), "
+            "set_config('idle_in_transaction_session_timeout', "
+            f"'{peer_timeout()}', true)"
         )
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            f"{setting}: PostgreSQL needs psycopg 3: "
-            "pip install 'tracing-2pc[postgres]'"
-        ) from None
-
-    @sa.event.listens_for(engine, "checkout")
-    def notice_end(connection: Any, *_: object) -> None:
+        # Without UTF-8 psycopg takes bytes for text where the server says SQL_ASCII.
+        options = {"connect_timeout": 10, "client_encoding": "utf8", **_NOTICE}
         try:
-            if _has_news(connection):
-                connection.execute(";")
-        except engine.dialect.loaded_dbapi.Error:
-            why = "the session has ended"
-            raise sa.exc.DisconnectionError(why) from None
+            engine = sa.create_engine(
+                url,
+                connect_args={k: v for k, v in options.items() if k not in url.query},
+                isolation_level="AUTOCOMMIT",  # psycopg begins none: `BEGIN` does
+                hide_parameters=True,  # an error is logged, and they are rows
+                **pool,
+            )
+        except ModuleNotFoundError:
+            raise ConfigurationError(
+                f"{setting}: PostgreSQL needs psycopg 3: "
+                "pip install 'tracing-2pc[postgres]'"
+            ) from None
 
-    @sa.event.listens_for(engine, "connect")
-    def prepare_session(connection: Any, _: object) -> None:
-        _check_server(connection, f"{setting} {display_url(url)}")
-        if not _is_pooled(connection):
-            _notice_peers(connection, lock_wait)
+        @sa.event.listens_for(engine, "checkout")
+        def notice_end(connection: Any, *_: object) -> None:
+            try:
+                if _has_news(connection):
+                    connection.execute(";")
+            except engine.dialect.loaded_dbapi.Error:
+                why = "the session has ended"
+                raise sa.exc.DisconnectionError(why) from None
 
-    leave_where(engine, _reason_to_leave)
-    return Database(
-        url,
-        engine,
-        relaxed={
-            BEGIN: (f"{READ_COMMITTED}; SELECT {WRITABLE}, {UNFLUSHED}, {settings}",)
-        },
-        reading={BEGIN: ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)},
-        clock="CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
-        durability_queries=_DURABILITY,
-        failure=failure,
-    )
+        @sa.event.listens_for(engine, "connect")
+        def prepare_session(connection: Any, _: object) -> None:
+            _check_server(connection, f"{setting} {display_url(url)}")
+            if not _is_pooled(connection):
+                _notice_peers(connection, lock_wait)
+
+        leave_where(engine, _reason_to_leave)
+        super().__init__(
+            url,
+            engine,
+            write=(f"{begin}, {FLUSHED}",),
+            relaxed=(f"{begin}, {UNFLUSHED}",),
+            read=("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",),
+            clock="CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
+            durability_queries=_DURABILITY,
+            failure=failure,
+        )
+
+    def lock(self, name: str) -> tuple[str, ...]:
+        """Return the SQL of a lock that ends with the transaction."""
+        return (f"pg_advisory_xact_lock({advisory_key(name)})",)
+
+    @functools.cached_property
+    def keeps_sessions(self) -> bool:
+        """A session outlives a transaction; else a pooler takes it away."""
+        process = sa.text("SELECT pg_backend_pid()")
+        with self.engine.connect() as first:
+            before = first.scalar(process)
+            first.commit()
+            with self.engine.connect() as second:
+                taken = second.scalar(process) == before
+                return not taken and first.scalar(process) == before
 
 
 def _has_news(connection: Any) -> bool:
@@ -158,7 +173,7 @@ def _check_server(connection: Any, where: str) -> None:
 def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
     error, statement = context.original_exception, context.statement or ""
     state = getattr(error, "sqlstate", None)
-    if state == "25006" or (state == "25001" and WRITABLE in statement):
+    if state == "25006" or (state == "25001" and _WRITABLE in statement):
         return _READ_ONLY
     if state not in {"42501", "3F000"} or context.connection is None:
         return None
@@ -217,17 +232,6 @@ def _notice_peers(connection: Any, lock_wait: float) -> None:
     settings = [f"set_config('{n}', '{v}', false)" for n, v in values.items()]
     connection.execute(f"SELECT {', '.join(settings)}")
     connection.commit()
-
-
-def keeps_sessions(engine: sa.Engine) -> bool:
-    """Say whether a session outlives a transaction, or a pooler takes it away."""
-    process = sa.text("SELECT pg_backend_pid()")
-    with engine.connect() as first:
-        before = first.scalar(process)
-        first.commit()
-        with engine.connect() as second:
-            taken = second.scalar(process) == before
-            return not taken and first.scalar(process) == before
 
 
 @functools.lru_cache(maxsize=1_000)

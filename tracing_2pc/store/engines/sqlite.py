@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.store.engines.database import (
-    BEGIN,
     Database,
     Failure,
     leave_where,
@@ -21,7 +20,7 @@ from tracing_2pc.store.engines.database import (
 )
 
 # IMMEDIATE: a writer waits for the lock at the start, where SQLite does wait.
-_DURABLE: Final = ("PRAGMA synchronous = FULL", "BEGIN IMMEDIATE")
+_WRITE: Final = ("PRAGMA synchronous = FULL", "BEGIN IMMEDIATE")
 _RELAXED: Final = ("PRAGMA synchronous = NORMAL", "BEGIN IMMEDIATE")
 
 _DURABILITY: Final = {
@@ -44,15 +43,8 @@ _DAMAGED: Final = re.compile("malformed|not a database|decode", re.IGNORECASE)
 _IDENTITY: Final = "tpc_file"
 
 
-def open_sqlite(
-    url: sa.URL,
-    setting: str,
-    *,
-    lock_wait: float,
-    failure: Failure | None = None,
-    **pool: int,
-) -> Database:
-    """Prepare the connections to a file; opens none yet.
+class SQLite(Database):
+    """The connections to a file; none is opened yet.
 
     A relative file is relative to the working directory. `setting` is its name, for
     messages; `lock_wait` is in seconds; `pool` is in SQLAlchemy's words.
@@ -60,49 +52,60 @@ def open_sqlite(
     Raises:
         ConfigurationError: a database in memory, or on a network file system.
     """
-    if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
-        raise ConfigurationError(
-            f"{setting}: a database in memory is lost with its process: give a file, "
-            "as in sqlite:///state/decisions.db (in tests of a job: "
-            "tracing_2pc.testing)"
+
+    def __init__(
+        self,
+        url: sa.URL,
+        setting: str,
+        *,
+        lock_wait: float,
+        failure: Failure | None = None,
+        **pool: int,
+    ) -> None:
+        file = str(url.database or "")
+        if file in ("", ":memory:") or file.startswith("file:"):
+            raise ConfigurationError(
+                f"{setting}: a database in memory is lost with its process: give a "
+                "file, as in sqlite:///state/decisions.db (in tests of a job: "
+                "tracing_2pc.testing)"
+            )
+        path = Path(file).absolute()
+        check_disk(path, setting)
+        engine = sa.create_engine(
+            url.set(database=str(path)),
+            # isolation_level None: sqlite3 itself must begin no transaction for us.
+            connect_args={"timeout": lock_wait, "isolation_level": None},
+            hide_parameters=True,  # an error is logged, and they are rows
+            **pool,
         )
-    path = Path(str(url.database)).absolute()
-    check_disk(path, setting)
-    engine = sa.create_engine(
-        url.set(database=str(path)),
-        # isolation_level None: sqlite3 itself must never begin a transaction for us.
-        connect_args={"timeout": lock_wait, "isolation_level": None},
-        execution_options={BEGIN: _DURABLE},
-        hide_parameters=True,  # an error is logged, and they are rows
-        **pool,
-    )
 
-    @sa.event.listens_for(engine, "connect")
-    def write_ahead(connection: sqlite3.Connection, _: object) -> None:
-        try:
-            _write_ahead(connection, lock_wait)
-        except (sqlite3.Error, UnicodeError) as error:
-            if (why := _damage(error)) is not None:
-                raise not_now(why) from None
-            raise sa.exc.OperationalError("", {}, error) from None
+        @sa.event.listens_for(engine, "connect")
+        def write_ahead(connection: sqlite3.Connection, _: object) -> None:
+            try:
+                _write_ahead(connection, lock_wait)
+            except (sqlite3.Error, UnicodeError) as error:
+                if (why := _damage(error)) is not None:
+                    raise not_now(why) from None
+                raise sa.exc.OperationalError("", {}, error) from None
 
-    @sa.event.listens_for(engine, "invalidate")
-    def give_the_lock_back(connection: sqlite3.Connection, *_: object) -> None:
-        # Closed in the middle of a read, SQLite keeps it until the cursor is collected.
-        with contextlib.suppress(sqlite3.Error):
-            connection.rollback()
+        @sa.event.listens_for(engine, "invalidate")
+        def give_the_lock_back(connection: sqlite3.Connection, *_: object) -> None:
+            # Closed in a read, SQLite keeps it until the cursor is collected.
+            with contextlib.suppress(sqlite3.Error):
+                connection.rollback()
 
-    _follow(path, engine)
-    leave_where(engine, _reason_to_leave)
-    return Database(
-        url,
-        engine,
-        relaxed={BEGIN: _RELAXED},
-        reading={BEGIN: ("BEGIN",)},
-        clock="(julianday('now') - 2440587.5) * 86400.0",
-        durability_queries=_DURABILITY,
-        failure=failure,
-    )
+        _follow(path, engine)
+        leave_where(engine, _reason_to_leave)
+        super().__init__(
+            url,
+            engine,
+            write=_WRITE,
+            relaxed=_RELAXED,
+            read=("BEGIN",),
+            clock="(julianday('now') - 2440587.5) * 86400.0",
+            durability_queries=_DURABILITY,
+            failure=failure,
+        )
 
 
 def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
@@ -124,7 +127,7 @@ def storage_faults(database: Database) -> list[str]:
     does. It takes as long as reading the file. What a row holds, its checksum tells.
     """
     try:
-        with database.reading() as connection:
+        with database.read() as connection:
             lines = connection.exec_driver_sql("PRAGMA integrity_check(10)").scalars()
             found = [line.replace("\n", " ") for line in lines if line != "ok"]
     except Exception as error:  # noqa: BLE001 - the owner's, or the driver's

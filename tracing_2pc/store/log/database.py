@@ -9,8 +9,7 @@ from pathlib import Path
 from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
 from tracing_2pc.core.settings import LOG_LOCK_WAIT
 from tracing_2pc.store.engines.database import Database
-from tracing_2pc.store.engines.postgresql import open_postgresql
-from tracing_2pc.store.engines.sqlite import open_sqlite
+from tracing_2pc.store.engines.opening import open_database
 from tracing_2pc.store.engines.urls import database_url, display_url, missing_file
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log.decision_log import SqlDecisionLog
@@ -29,14 +28,13 @@ def connect(
             must exist, a SQLite file that does not.
     """
     url = database_url(reference, "log")
-    if url.get_backend_name() == "postgresql":
-        return open_postgresql(url, "log", lock_wait=lock_wait, failure=_failure)
     if must_exist and (missing := missing_file(url)) is not None:
         raise ConfigurationError(missing_log(missing))
-    database = open_sqlite(url, "log", lock_wait=lock_wait, failure=_failure)
+    database = open_database(url, "log", lock_wait=lock_wait, failure=_failure)
     folder = Path(url.database or "").parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if url.get_backend_name() == "sqlite":
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
             f"log: cannot make folder {folder}: {error.strerror}"

@@ -75,7 +75,7 @@ class SqlDecisionLog(SqlLogReader):
 
         # Rule 15: an unanswered commit is asked again, never taken for a no.
         unknown = unanswered if deciding else None
-        with self._database.durable(unanswered=unknown) as connection:
+        with self._database.write(unanswered=unknown) as connection:
             yield self._change(connection)
 
     @contextlib.contextmanager

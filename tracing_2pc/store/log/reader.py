@@ -74,7 +74,8 @@ class SqlLogReader:
         return Change(connection, self._database.clock, self._now)
 
     def _ask(self, statement: sa.Executable, **values: Any) -> Sequence[Any]:
-        return self._database.ask(statement, values)
+        with self._database.look() as connection:
+            return connection.execute(statement, values).all()
 
     @property
     def address(self) -> str:
@@ -83,11 +84,11 @@ class SqlLogReader:
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[Change]:
         """Read any of it, all as it is at one moment."""
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             yield self._change(connection)
 
     def read(self, transaction: TransactionId) -> TransactionRecord | None:
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             return self._change(connection).read_unlocked(transaction)
 
     def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
@@ -98,7 +99,7 @@ class SqlLogReader:
             some = sql.SOME_UNFINISHED_OF
         if not self._ask(some, **of):
             return []  # as a rule, and one round trip then
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             condition = sql.as_array_condition(which, connection.dialect.name)
             return self._change(connection).load(condition, **of)
 
@@ -117,7 +118,7 @@ class SqlLogReader:
 
     def search(self, chosen: TransactionFilter) -> TransactionPage:
         most = min(chosen.limit, MOST)
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             if chosen.application is None:
                 applications = connection.scalars(sql.APPLICATIONS).all()
             else:
@@ -221,14 +222,14 @@ class SqlLogReader:
     def deliveries_at(
         self, participant: str, transactions: Iterable[TransactionId]
     ) -> dict[TransactionId, DeliveryRecord]:
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             rows = _rows_of(connection, sql.DELIVERIES_AT, transactions, by=participant)
             return {_id(row.transaction_id): _delivery(row) for row in rows}
 
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
         by_id: dict[str, Deliveries] = defaultdict(dict)
         condition = sql.as_array_condition(
-            sql.UNFINISHED, self._database.asking_engine.dialect.name
+            sql.UNFINISHED, self._database.engine.dialect.name
         )
         for row in self._ask(sql.load_parts(schema.delivery, condition)):
             # One that is damaged is refused with its record: the others are read.
@@ -236,24 +237,24 @@ class SqlLogReader:
         return by_id
 
     def passed(self) -> list[TransactionRecord]:
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             return self._change(connection).load(sql.PASSED)
 
     def newest_commits(self, since: float) -> list[TransactionRecord]:
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             return self._change(connection).load(sql.NEWEST_COMMITS, since=since)
 
     def states_of(
         self, transactions: Iterable[TransactionId]
     ) -> dict[TransactionId, TransactionState]:
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             return {
                 _id(row.id): state_of(row.id, row.state)
                 for row in _rows_of(connection, sql.STATES_OF, transactions)
             }
 
     def clock(self) -> float:
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             return self._change(connection).clock()
 
     def forgotten_by_application(self) -> dict[str, int | None]:
@@ -267,7 +268,7 @@ class SqlLogReader:
         return count, forgotten_through
 
     def condition(self) -> LogCondition:
-        with self._database.reading() as connection:
+        with self._database.read() as connection:
             version = connection.scalar(sa.select(schema.LOG.identity.c.version)) or 0
             lacking = schema.LOG.lacking(connection)
         durability = self._database.durability()

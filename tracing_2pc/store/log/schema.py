@@ -11,7 +11,6 @@ from tracing_2pc.store.kit import Schema
 from tracing_2pc.store.log.facts import FACTS
 
 VERSION: Final = 1
-_CREATING: Final = 0x7470635F  # "tpc_": one creator at a time, by advisory lock
 
 LOG: Final = Schema("tpc_", "log", VERSION, "the decision log", "tpc_version")
 
@@ -126,12 +125,10 @@ def ensure(database: Database) -> None:
     Raises:
         ConfigurationError: as `exists`.
     """
-    with database.reading() as connection:
+    with database.read() as connection:
         if LOG.exists(connection) and LOG.is_complete(connection):
             return
-    with database.durable() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
+    with database.setup() as connection:
         LOG.create(connection)
 
 
@@ -141,7 +138,7 @@ def exists(database: Database) -> bool:
     Raises:
         ConfigurationError: a newer release made it, or a version before the first.
     """
-    with database.reading() as connection:
+    with database.read() as connection:
         return LOG.exists(connection)
 
 
