@@ -19,7 +19,7 @@ from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import database as databases
-from tracing_2pc.store.log import reader, schema, statements
+from tracing_2pc.store.log import listing, reader, schema, statements
 
 START = 1_700_000_000.0
 
@@ -333,16 +333,16 @@ def test_the_cost_does_not_grow_with_what_is_finished(history, base):
         (statements.UNFINISHED_APPLICATIONS, asked, "tpc_unfinished"),
         (statements.SOME_UNFINISHED, asked, "tpc_unfinished"),
         (statements.SOME_UNFINISHED_OF, asked, "tpc_unfinished"),
-        (statements.summaries("ASC", "unfinished"), place, "tpc_unfinished"),
-        (statements.summaries("DESC", *wanted), place, newest),
-        (statements.summaries("DESC", "participant"), place, newest),
-        (statements.summaries("DESC", "others", "state"), place, "tpc_not_committed"),
-        (statements.last_looked_at("DESC"), place, newest),
-        (statements.BEGUN_FROM, asked, newest),
-        (statements.BEGUN_THROUGH, asked, newest),
-        (statements.OLDEST_AND_NEWEST, asked, newest),
-        (statements.OUTSTANDING_OF, one, key("tpc_delivery_pkey")),
-        (statements.STATES_OF, one, key("tpc_transaction_pkey")),
+        (listing.summaries("ASC", "unfinished"), place, "tpc_unfinished"),
+        (listing.summaries("DESC", *wanted), place, newest),
+        (listing.summaries("DESC", "participant"), place, newest),
+        (listing.summaries("DESC", "others", "state"), place, "tpc_not_committed"),
+        (listing.last_looked_at("DESC"), place, newest),
+        (listing.BEGUN_FROM, asked, newest),
+        (listing.BEGUN_THROUGH, asked, newest),
+        (listing.OLDEST_AND_NEWEST, asked, newest),
+        (listing.OUTSTANDING_OF, one, key("tpc_delivery_pkey")),
+        (listing.STATES_OF, one, key("tpc_transaction_pkey")),
     ):
         text = explain(base, statement, values)
         assert index in text, text

@@ -30,9 +30,10 @@ from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 
 from tracing_2pc.outbox import Outbox, sender
 from tracing_2pc.outbox.partner import PartnerAnswer
-from tracing_2pc.outbox.queue import Lease, Queue, Request
+from tracing_2pc.outbox.queue import Queue, Request
 from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
+from tracing_2pc.store.lease import LeaseState
 from tracing_2pc.testing.other_process import forking
 
 __all__ = ["url"]
@@ -816,20 +817,20 @@ def test_a_killed_sender_is_followed_by_another(make, partner, queue, turns, sen
 def test_a_lease_runs_out_by_itself(make, queue):
     """Until then nobody else has it; and who had it is told that he lost it."""
     make(sends=False).resource.open()
-    assert queue.hold("first", PATIENT) is Lease.TAKEN
-    assert queue.hold("second", PATIENT) is Lease.REFUSED
-    assert queue.hold("first", AT_ONCE) is Lease.RENEWED
-    until(lambda: queue.hold("second", PATIENT) is Lease.TAKEN)
-    assert queue.hold("first", PATIENT) is Lease.REFUSED
+    assert queue.hold("first", PATIENT) is LeaseState.TAKEN
+    assert queue.hold("second", PATIENT) is LeaseState.REFUSED
+    assert queue.hold("first", AT_ONCE) is LeaseState.RENEWED
+    until(lambda: queue.hold("second", PATIENT) is LeaseState.TAKEN)
+    assert queue.hold("first", PATIENT) is LeaseState.REFUSED
 
 
 def test_a_lease_from_before_a_clock_was_set_back_runs_out(make, queue):
     """Of a holder that is gone; one that is there renews it, and nobody takes over."""
     make(sends=False).resource.open()
-    assert queue.hold("first", PATIENT) is Lease.TAKEN
-    assert queue.hold("second", AT_ONCE) is Lease.REFUSED
-    assert queue.hold("first", PATIENT) is Lease.RENEWED
-    until(lambda: queue.hold("second", AT_ONCE) is Lease.TAKEN)
+    assert queue.hold("first", PATIENT) is LeaseState.TAKEN
+    assert queue.hold("second", AT_ONCE) is LeaseState.REFUSED
+    assert queue.hold("first", PATIENT) is LeaseState.RENEWED
+    until(lambda: queue.hold("second", AT_ONCE) is LeaseState.TAKEN)
 
 
 @any_database

@@ -37,8 +37,8 @@ from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox, publications
 from tracing_2pc.outbox import outbox as blocks
 from tracing_2pc.outbox.publisher import Publisher
-from tracing_2pc.outbox.queue import Lease
 from tracing_2pc.outbox.relay import OutlastedError, Position
+from tracing_2pc.store.lease import LeaseState
 from tracing_2pc.wire.reading import read_whoami
 
 __all__ = ["url"]
@@ -432,7 +432,7 @@ def test_a_relay_that_lost_the_lease_publishes_no_further(
         reached.append(step)
         if step == "begun" and about.transaction is not None:
             expire(world)
-            assert other._hold() is Lease.TAKEN
+            assert other._hold() is LeaseState.TAKEN
             relay._held = -float("inf")  # long ago
 
     relay = publisher(world, TopicRelay(topic, lose), LEASE)

@@ -1,4 +1,4 @@
-"""What an outbox has to send: its tables, and all of their SQL.
+"""What an outbox has to send: its tables.
 
 A committed branch is in its application's queue by its tag. Its requests remain where
 prepare wrote them, and are deleted one by one, as the partner confirms them.
@@ -7,7 +7,6 @@ prepare wrote them, and are deleted one by one, as the partner confirms them.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +26,7 @@ from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import TAG, Tables
 from tracing_2pc.store.engines.database import storable
+from tracing_2pc.store.lease import Lease, LeaseState
 from tracing_2pc.tracing.propagation import span_of, storable_context
 
 _LOCK: Final = "/sender"
@@ -40,23 +40,9 @@ LONGEST_ANSWER: Final = 2_000
 
 _SLICE: Final = 20
 
-_LONGEST_LEASE: Final = 10
-"""Times ours: another process may have a longer one, and renews it in a third."""
-
 AGAIN: Final = "again"
 DROP: Final = "drop"
 """What a person may decide about a request in quarantine."""
-
-
-class Lease(enum.Enum):
-    """What became of a wish to hold the lease."""
-
-    RENEWED = "renewed"
-    """The same process had it before, and no other one since."""
-    TAKEN = "taken"
-    """What was read of the queue before may be old: another process may have sent."""
-    REFUSED = "refused"
-    """Another process has it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,6 +127,7 @@ class Queue:
             sa.Column("holder", sa.String(40), nullable=False),
             sa.Column("until", sa.Float(53), nullable=False),
         )
+        self._lease = Lease(self.sender.c.holder, self.sender.c.until)
         key = sa.Column("key", sa.String(160), nullable=False)
         self.by_hand = tables.add(
             "by_hand",
@@ -187,31 +174,16 @@ class Queue:
         """Return what is in the further columns."""
         return {}
 
-    def hold(self, holder: str, seconds: float) -> Lease:
-        """Take or renew the lease, by the database's clock.
-
-        One that lasts much longer than ours is from before that clock was set back: it
-        is cut, never taken. A holder that is there renews it.
-        """
-        clock = self._database.clock
-        s, now = self.sender.c, sa.literal_column(clock, sa.Double)
-        hold = self.sender.update().values(holder=holder, until=now + seconds)
-        longest = now + _LONGEST_LEASE * seconds
-        cut = self.sender.update().where(s.until > longest).values(until=longest)
+    def hold(self, holder: str, seconds: float) -> LeaseState:
+        """Take or renew the lease, by the database's clock."""
+        now = sa.literal_column(self._database.clock, sa.Double)
         with self._database.relaxed(lock=_LOCK) as connection:
-            # As long as nobody took it, it may have run out.
-            if connection.execute(hold.where(s.holder == holder)).rowcount:
-                return Lease.RENEWED
-            if connection.execute(hold.where(s.until < now)).rowcount:
-                return Lease.TAKEN
-            connection.execute(cut)
-        return Lease.REFUSED
+            return self._lease.hold(connection, holder, seconds, now)
 
     def let_go(self, holder: str) -> None:
         """Give the lease back."""
-        mine = self.sender.update().where(self.sender.c.holder == holder)
         with self._database.relaxed(lock=_LOCK) as connection:
-            connection.execute(mine.values(until=0.0))
+            self._lease.give_back(connection, holder)
 
     def applications(self) -> list[str]:
         """Return which have something to send; reads one index entry for each."""

@@ -16,9 +16,10 @@ import sqlalchemy as sa
 
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.ports import SystemClock
-from tracing_2pc.outbox.queue import Lease, Queue
+from tracing_2pc.outbox.queue import Queue
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store.engines.database import describe_error
+from tracing_2pc.store.lease import LeaseState
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -115,7 +116,7 @@ class Turns(abc.ABC):
         Whatever goes wrong in a turn, the next one starts over from the database.
         """
         try:
-            is_held = self._hold() is not Lease.REFUSED
+            is_held = self._hold() is not LeaseState.REFUSED
             pause = self._take_turn() if is_held else self._lease / 3
         except Exception as error:  # noqa: BLE001 - the queue is kept, and read again
             return self._start_over(error)
@@ -153,7 +154,7 @@ class Turns(abc.ABC):
                 self._queue.let_go(self._holder)
         return pause
 
-    def _hold(self) -> Lease:
+    def _hold(self) -> LeaseState:
         """Hold the lease for at least two thirds of its time from now.
 
         Unless it is renewed, all that is known here is forgotten: whoever had it
@@ -161,15 +162,15 @@ class Turns(abc.ABC):
         """
         now = time.monotonic()
         if now - self._held <= self._lease / 3:
-            return Lease.RENEWED
+            return LeaseState.RENEWED
         lease = self._queue.hold(self._holder, self._lease)
-        if lease is not Lease.REFUSED:
+        if lease is not LeaseState.REFUSED:
             self._held = now
-        if lease is not Lease.RENEWED:
+        if lease is not LeaseState.RENEWED:
             self._forget()
         return lease
 
     def _keep_lease(self) -> None:
         """Raise if the lease was another's since the queue was read, or is."""
-        if self._hold() is not Lease.RENEWED:
+        if self._hold() is not LeaseState.RENEWED:
             raise LeaseLostError

@@ -1,4 +1,4 @@
-"""The coordinator's durable memory. All of its SQL is in this package."""
+"""The coordinator's durable memory."""
 
 from tracing_2pc.store.log.database import open_log
 from tracing_2pc.store.log.decision_log import SqlDecisionLog

@@ -1,4 +1,4 @@
-"""The participant's durable memory; all of its SQL is in this module.
+"""The participant's durable memory. What each batch executes is in `statements`.
 
 Its rows live in the service's own database, next to the data. Who writes holds the
 application's lock: exclusive for everything but the end of a prepare, which may share

@@ -1,1 +1,1 @@
-"""The decision log: the coordinator's durable memory, and all of its SQL."""
+"""The decision log: the coordinator's durable memory."""

@@ -32,6 +32,7 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.engines.writes import execute
+from tracing_2pc.store.lease import LeaseState
 from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.facts import checksum_of
@@ -413,20 +414,14 @@ class SqlDecisionLog(SqlLogReader):
             change.sign("adopt", about, who, why, None, f"from batch {batch}")
 
     def take_lease(self, application: str, who: str, seconds: float) -> bool:
-        """Take an application's lease, or renew our own; False if another holds it.
-
-        A lease that would last much longer than ours is from before a clock was set
-        back, and counts as over. See `OperatorLog.take_lease`.
-        """
-        now = self._now()
-        asked = {"of": application, "who": who, "at": now, "until": now + seconds}
-        asked["beyond"] = now + 10 * seconds
+        this = schema.application.c.name == application
         with self._database.relaxed() as connection:
-            return bool(connection.execute(sql.TAKE_LEASE, asked).rowcount)
+            state = schema.LEASE.hold(connection, who, seconds, self._now(), this)
+        return state is not LeaseState.REFUSED
 
     def give_leases_back(self, who: str) -> None:
         with self._database.relaxed() as connection:
-            connection.execute(sql.GIVE_LEASE_BACK, {"who": who})
+            schema.LEASE.give_back(connection, who)
 
     def close(self) -> None:
         self._database.close()

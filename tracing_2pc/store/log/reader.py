@@ -31,7 +31,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.states import FINAL, TransactionState
 from tracing_2pc.store.engines.database import Database
-from tracing_2pc.store.log import schema
+from tracing_2pc.store.log import listing, schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.facts import Fact, listed, read
 from tracing_2pc.store.log.records import (
@@ -107,10 +107,10 @@ class SqlLogReader:
         return [row.application for row in self._ask(sql.UNFINISHED_APPLICATIONS)]
 
     def applications(self) -> list[str]:
-        return [row.name for row in self._ask(sql.APPLICATIONS)]
+        return [row.name for row in self._ask(listing.APPLICATIONS)]
 
     def application_of(self, query: str) -> str | None:
-        rows = self._ask(sql.APPLICATION_OF, asked=query)
+        rows = self._ask(listing.APPLICATION_OF, asked=query)
         return rows[0].name if rows else None
 
     def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
@@ -120,7 +120,7 @@ class SqlLogReader:
         most = min(chosen.limit, MOST)
         with self._database.read() as connection:
             if chosen.application is None:
-                applications = connection.scalars(sql.APPLICATIONS).all()
+                applications = connection.scalars(listing.APPLICATIONS).all()
             else:
                 applications = [chosen.application]
             each = _LOOKED_AT // max(1, len(applications)) + 1
@@ -139,7 +139,7 @@ class SqlLogReader:
             summaries = [_summary(facts, row) for row in first]
             deliveries = defaultdict(list)
             ids = (summary.transaction for summary in summaries)
-            for row in _rows_of(connection, sql.OUTSTANDING_OF, ids):
+            for row in _rows_of(connection, listing.OUTSTANDING_OF, ids):
                 deliveries[row.transaction_id].append(row)
         rows = [
             _with_participants(summary, deliveries[str(summary.transaction)])
@@ -177,11 +177,11 @@ class SqlLogReader:
         asked |= {"low": low, "high": high, "looked_at": looked_at}
         asked |= {"from_batch": start[0], "from_attempt": start[1]}
         absent = schema.absent_facts(connection)
-        lists = sql.summaries(order, *wanted, absent=absent)
+        lists = listing.summaries(order, *wanted, absent=absent)
         rows = connection.execute(lists, asked).all()
         if chosen.participant is None or len(rows) > most:
             return _Part(rows, None)
-        last = connection.execute(sql.last_looked_at(order, *wanted), asked).first()
+        last = connection.execute(listing.last_looked_at(order, *wanted), asked).first()
         if last is None or last.looked_at < looked_at:
             return _Part(rows, None)
         return _Part(rows, _id(last.id))
@@ -204,15 +204,15 @@ class SqlLogReader:
             return lambda at: connection.scalar(statement, {**of, "at": at}) or 0.0
 
         of = {"of": application}
-        oldest, newest = connection.execute(sql.OLDEST_AND_NEWEST, of).one()
+        oldest, newest = connection.execute(listing.OLDEST_AND_NEWEST, of).one()
         if oldest is None:
             return 0, 0
         all_, low, high = range(oldest, newest + 1), oldest, newest
         if (since := chosen.since) is not None:
-            low += bisect.bisect_left(all_, since, key=begun(sql.BEGUN_THROUGH))
+            low += bisect.bisect_left(all_, since, key=begun(listing.BEGUN_THROUGH))
         if (until := chosen.until) is not None:
             high = oldest - 1
-            high += bisect.bisect_right(all_, until, key=begun(sql.BEGUN_FROM))
+            high += bisect.bisect_right(all_, until, key=begun(listing.BEGUN_FROM))
         return low, high
 
     def deliveries(self, transaction: TransactionId) -> Deliveries:
@@ -223,7 +223,9 @@ class SqlLogReader:
         self, participant: str, transactions: Iterable[TransactionId]
     ) -> dict[TransactionId, DeliveryRecord]:
         with self._database.read() as connection:
-            rows = _rows_of(connection, sql.DELIVERIES_AT, transactions, by=participant)
+            rows = _rows_of(
+                connection, listing.DELIVERIES_AT, transactions, by=participant
+            )
             return {_id(row.transaction_id): _delivery(row) for row in rows}
 
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
@@ -238,11 +240,11 @@ class SqlLogReader:
 
     def passed(self) -> list[TransactionRecord]:
         with self._database.read() as connection:
-            return self._change(connection).load(sql.PASSED)
+            return self._change(connection).load(listing.PASSED)
 
     def newest_commits(self, since: float) -> list[TransactionRecord]:
         with self._database.read() as connection:
-            return self._change(connection).load(sql.NEWEST_COMMITS, since=since)
+            return self._change(connection).load(listing.NEWEST_COMMITS, since=since)
 
     def states_of(
         self, transactions: Iterable[TransactionId]
@@ -250,7 +252,7 @@ class SqlLogReader:
         with self._database.read() as connection:
             return {
                 _id(row.id): state_of(row.id, row.state)
-                for row in _rows_of(connection, sql.STATES_OF, transactions)
+                for row in _rows_of(connection, listing.STATES_OF, transactions)
             }
 
     def clock(self) -> float:
@@ -258,7 +260,9 @@ class SqlLogReader:
             return self._change(connection).clock()
 
     def forgotten_by_application(self) -> dict[str, int | None]:
-        return {row.name: row.forgotten_through for row in self._ask(sql.APPLICATIONS)}
+        return {
+            row.name: row.forgotten_through for row in self._ask(listing.APPLICATIONS)
+        }
 
     def forgettable(
         self, application: str, finished_before: float
@@ -276,14 +280,14 @@ class SqlLogReader:
         return LogCondition(address, version, durability, tuple(lacking))
 
     def audit(self, transaction: TransactionId) -> list[AuditEntry]:
-        rows = self._ask(sql.AUDIT_OF, one=str(transaction))
+        rows = self._ask(listing.AUDIT_OF, one=str(transaction))
         return [AuditEntry(*row) for row in rows]
 
     def audits(
         self, application: str | None, before: float, limit: int
     ) -> list[AuditEntry]:
         asked = {"like": f"{application or '%'}.%", "before": before, "most": limit}
-        rows = self._ask(sql.AUDIT, **asked)
+        rows = self._ask(listing.AUDIT, **asked)
         return [AuditEntry(*row) for row in rows]
 
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.kit import Schema
+from tracing_2pc.store.lease import Lease
 from tracing_2pc.store.log.facts import FACTS
 
 VERSION: Final = 1
@@ -23,6 +24,10 @@ application: Final = LOG.add(
     sa.Column("durable_forgotten_through", sa.BigInteger),
     sa.Column("lease_holder", sa.Text),
     sa.Column("lease_until", sa.Double),
+)
+
+LEASE: Final = Lease(
+    application.c.lease_holder, application.c.lease_until, may_have_two=True
 )
 
 run: Final = LOG.add(

@@ -1,4 +1,6 @@
-"""All SQL of the decision log, each statement with a name and what it is for.
+"""What a batch executes in the decision log, and whatever changes it.
+
+The SQL of lists for persons is in `listing`.
 
 What is unfinished and what is committed is spelled as the partial indexes spell it:
 with a parameter in its place neither database would use them.
@@ -16,10 +18,11 @@ import sqlalchemy as sa
 from tracing_2pc.store.engines.writes import Writes, join_writes, supports_joined_writes
 from tracing_2pc.store.kit import settled
 from tracing_2pc.store.log import schema
-from tracing_2pc.store.log.facts import Fact, listed, present
+from tracing_2pc.store.log.facts import Fact, present
 
 
-def _sql(text: str) -> sa.TextClause:
+def sql(text: str) -> sa.TextClause:
+    """Make a statement of a text that is indented as its source."""
     return sa.text(inspect.cleandoc(text))
 
 
@@ -34,19 +37,19 @@ LOCK_APPLICATION: Final = (
 """First in every write: `begin`, `decide` and `forget` of one application queue up
 here. SQLite has them queued already (BEGIN IMMEDIATE)."""
 
-ADD_APPLICATION: Final = _sql("""
+ADD_APPLICATION: Final = sql("""
     INSERT INTO tpc_application (name, forgotten_through, query)
     VALUES (:of, :forgotten_through, :asked) ON CONFLICT DO NOTHING
 """)
 """Two first drivers at once: one of them inserts, the other waits and does nothing."""
 
-CHANGE_APPLICATION: Final = _sql("""
+CHANGE_APPLICATION: Final = sql("""
     UPDATE tpc_application
     SET query = coalesce(query, :asked), durable_forgotten_through = forgotten_through
     WHERE name = :of
 """)
 
-REGISTER_RUN: Final = _sql("""
+REGISTER_RUN: Final = sql("""
     INSERT INTO tpc_run (application, run, sequence, registered, batch)
     SELECT :of, :asking, coalesce(max(sequence), 0) + 1, :at, :in_batch
     FROM tpc_run WHERE application = :of
@@ -99,7 +102,7 @@ def status(clock: str) -> sa.TextClause:
 
     A row for each participant of its newest transaction, or one.
     """
-    return _sql(_STATUS.format(clock=clock))
+    return sql(_STATUS.format(clock=clock))
 
 
 @functools.cache
@@ -108,7 +111,7 @@ def time_by(clock: str) -> sa.TextClause:
     return sa.text(f"SELECT {clock}")
 
 
-RIVALS: Final = _sql("""
+RIVALS: Final = sql("""
     SELECT id FROM tpc_transaction
     WHERE application = :of AND batch = :in_batch
       AND (attempt > :than_attempt OR decision = 'commit')
@@ -127,17 +130,17 @@ UNFINISHED_IN_STATE: Final = sa.text(
     "finished IS NULL AND application = :of AND state = :state"
 )
 
-SOME_UNFINISHED: Final = _sql("""
+SOME_UNFINISHED: Final = sql("""
     SELECT 1 FROM tpc_transaction WHERE finished IS NULL ORDER BY application LIMIT 1
 """)
-SOME_UNFINISHED_OF: Final = _sql("""
+SOME_UNFINISHED_OF: Final = sql("""
     SELECT 1 FROM tpc_transaction
     WHERE finished IS NULL AND application = :of ORDER BY batch LIMIT 1
 """)
 """The first entry of the partial index: without an order, a database may look for it
 among what is finished."""
 
-UNFINISHED_APPLICATIONS: Final = _sql("""
+UNFINISHED_APPLICATIONS: Final = sql("""
     SELECT DISTINCT application AS application FROM tpc_transaction
     WHERE finished IS NULL ORDER BY application
 """)
@@ -299,12 +302,12 @@ def acknowledge_last(dialect: str) -> Writes:
     return join_writes(dialect, _acknowledge(), finish)
 
 
-GIVE_UP: Final = _sql("""
+GIVE_UP: Final = sql("""
     UPDATE tpc_delivery SET given_up = :at, retry_at = NULL
     WHERE transaction_id = :one AND participant = :by
 """)
 
-POSTPONE: Final = _sql("""
+POSTPONE: Final = sql("""
     UPDATE tpc_delivery SET retries = retries + 1, error = :error, retry_at = :retry_at
     WHERE transaction_id = :one AND participant = :by AND acknowledged IS NULL
 """)
@@ -336,19 +339,19 @@ FORGETTABLE_COUNT: Final = sa.text(
 )
 """How many transactions that is in all, and forgotten_through after it."""
 
-RAISE_FORGOTTEN_THROUGH: Final = _sql("""
+RAISE_FORGOTTEN_THROUGH: Final = sql("""
     UPDATE tpc_application SET forgotten_through = :up_to WHERE name = :of
 """)
 _FORGET: Final = """
     DELETE FROM {} WHERE transaction_id IN
         (SELECT id FROM tpc_transaction WHERE application = :of AND batch <= :up_to)
 """
-FORGET_RECEIPTS: Final = _sql(_FORGET.format("tpc_receipt"))
-FORGET_DELIVERIES: Final = _sql(_FORGET.format("tpc_delivery"))
-FORGET_TRANSACTIONS: Final = _sql("""
+FORGET_RECEIPTS: Final = sql(_FORGET.format("tpc_receipt"))
+FORGET_DELIVERIES: Final = sql(_FORGET.format("tpc_delivery"))
+FORGET_TRANSACTIONS: Final = sql("""
     DELETE FROM tpc_transaction WHERE application = :of AND batch <= :up_to
 """)
-FORGET_RUNS: Final = _sql("""
+FORGET_RUNS: Final = sql("""
     DELETE FROM tpc_run WHERE application = :of AND sequence <
         (SELECT max(sequence) - :kept FROM tpc_run
          WHERE application = :of AND batch < :up_to)
@@ -356,7 +359,7 @@ FORGET_RUNS: Final = _sql("""
 """Superseded runs beyond the newest 1,000. A request of one of them is refused, because
 its batch is too old."""
 
-FORGET_EARLIER_RECEIPTS: Final = _sql("""
+FORGET_EARLIER_RECEIPTS: Final = sql("""
     DELETE FROM tpc_receipt WHERE transaction_id IN
         (SELECT id FROM
             (SELECT id, state FROM tpc_transaction
@@ -365,158 +368,3 @@ FORGET_EARLIER_RECEIPTS: Final = _sql("""
          WHERE state = 'committed')
 """)
 """Of the commit before this one, if it is finished: its batch is never begun again."""
-
-# What an operator looks at.
-STATES_OF: Final = sa.text(
-    "SELECT id AS id, state AS state FROM tpc_transaction WHERE id IN :ids"
-).bindparams(sa.bindparam("ids", expanding=True))
-"""By the primary key: a few transactions that participants have named."""
-
-APPLICATIONS: Final = sa.text(
-    "SELECT name AS name, forgotten_through AS forgotten_through "
-    "FROM tpc_application ORDER BY name"
-)
-APPLICATION_OF: Final = sa.text(
-    "SELECT name AS name FROM tpc_application WHERE query = :asked"
-)
-
-PASSED: Final = sa.text("""id IN
-    (SELECT (SELECT id FROM tpc_transaction AS newest
-             WHERE newest.application = tpc_application.name
-             ORDER BY batch DESC, attempt DESC LIMIT 1) FROM tpc_application)
-    AND passed_by IS NOT NULL AND state IN ('active', 'aborting', 'aborted')
-""")
-"""Newest transactions that a stream has passed without a commit."""
-
-_NEWEST_COMMIT: Final = """
-    SELECT (SELECT one.id FROM tpc_transaction AS one
-            WHERE one.application = tpc_application.name AND one.decision = 'commit'
-            ORDER BY one.batch DESC LIMIT 1 OFFSET {}) FROM tpc_application
-"""
-NEWEST_COMMITS: Final = sa.text(
-    f"id IN ({' UNION ALL '.join(map(_NEWEST_COMMIT.format, range(3)))}) "
-    "AND state = 'committed' AND started >= :since"
-)
-"""The last three of each application, as far as they are finished."""
-
-AUDIT_OF: Final = (
-    sa.select(*settled(schema.audit))
-    .where(schema.audit.c.about == sa.bindparam("one"))
-    .order_by(schema.audit.c.at)
-)
-"""Reads the whole audit, which has a row for each action of a person."""
-
-_SUMMARY: Final = """
-    SELECT {columns}, id AS id
-    FROM {source} WHERE {wanted} ORDER BY batch {order}, attempt {order} LIMIT :most
-"""
-_PLACE: Final = """application = :of AND batch BETWEEN :low AND :high
-      AND (batch, attempt) {beyond} (:from_batch, :from_attempt)"""
-_BEYOND: Final = {"ASC": ">", "DESC": "<"}
-_OPPOSITE: Final = {"ASC": "DESC", "DESC": "ASC"}
-_WANTED: Final = {
-    # These as the partial indexes spell them.
-    "unfinished": "finished IS NULL",
-    "others": "state IN ('aborted', 'concluded')",
-    "state": "state = :state",
-    "since": "started >= :since",
-    "until": "started <= :until",
-    # Not by EXISTS, which a database may join, and read all deliveries for.
-    "participant": """(SELECT count(*) FROM tpc_delivery WHERE
-        transaction_id = id AND participant = :participant) > 0""",
-}
-
-
-@functools.cache
-def summaries(
-    order: str, *wanted: str, absent: Set[str] = frozenset()
-) -> sa.TextClause:
-    """What one application has beyond a place, along the index.
-
-    `participant` is held against `:looked_at` transactions, since none may have it.
-    """
-    conditions = [_PLACE.format(beyond=_BEYOND[order])]
-    conditions += [_WANTED[name] for name in wanted if name != "participant"]
-    source, where = "tpc_transaction", " AND ".join(conditions)
-    if "participant" in wanted:
-        source = f"({_looked_at(order, where)}) AS looked_at"
-        where = _WANTED["participant"]
-    # A column has a name of ours, as above.
-    columns = ", ".join(f"{fact.name} AS {fact.name}" for fact in listed(absent))
-    made = {"source": source, "order": order, "wanted": where, "columns": columns}
-    return _sql(_SUMMARY.format(**made))
-
-
-@functools.cache
-def last_looked_at(order: str, *wanted: str) -> sa.TextClause:
-    """Where `summaries` by participant stops to look, and how many it looks at."""
-    conditions = [_PLACE.format(beyond=_BEYOND[order])]
-    conditions += [_WANTED[name] for name in wanted if name != "participant"]
-    last = _OPPOSITE[order]
-    return sa.text(
-        "SELECT id AS id, count(*) OVER () AS looked_at FROM "  # noqa: S608 - ours alone
-        f"({_looked_at(order, ' AND '.join(conditions))}) AS looked_at "
-        f"ORDER BY batch {last}, attempt {last} LIMIT 1"
-    )
-
-
-def _looked_at(order: str, where: str) -> str:
-    return (
-        f"SELECT * FROM tpc_transaction WHERE {where} "  # noqa: S608 - ours alone
-        f"ORDER BY batch {order}, attempt {order} LIMIT :looked_at"
-    )
-
-
-AUDIT: Final = (
-    sa.select(*settled(schema.audit))
-    .where(
-        schema.audit.c.at < sa.bindparam("before"),
-        schema.audit.c.about.like(sa.bindparam("like")),
-    )
-    .order_by(schema.audit.c.at.desc())
-    .limit(sa.bindparam("most"))
-)
-"""The newest; reads the whole audit, as `AUDIT_OF` does."""
-
-_BEGUN: Final = """
-    SELECT started FROM tpc_transaction WHERE application = :of AND batch {} :at
-    ORDER BY batch {order}, attempt {order} LIMIT 1
-"""
-BEGUN_FROM: Final = _sql(_BEGUN.format(">=", order="ASC"))
-"""When the first attempt at a batch, or after it, was begun."""
-BEGUN_THROUGH: Final = _sql(_BEGUN.format("<=", order="DESC"))
-"""When the last attempt at a batch, or before it, was begun."""
-OLDEST_AND_NEWEST: Final = _sql("""
-    SELECT (SELECT batch FROM tpc_transaction WHERE application = :of
-            ORDER BY batch LIMIT 1) AS oldest,
-           (SELECT batch FROM tpc_transaction WHERE application = :of
-            ORDER BY batch DESC LIMIT 1) AS newest
-""")
-
-OUTSTANDING_OF: Final = (
-    sa.select(*settled(schema.delivery))
-    .where(
-        schema.delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
-        schema.is_null(schema.delivery.c.acknowledged)
-        | schema.delivery.c.untold.is_not(None),
-    )
-    .order_by(schema.delivery.c.transaction_id, schema.delivery.c.position)
-)
-"""Participants that have not acknowledged, or that were told a part only."""
-
-DELIVERIES_AT: Final = sa.select(*settled(schema.delivery)).where(
-    schema.delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
-    schema.delivery.c.participant == sa.bindparam("by"),
-)
-"""By the primary key: what one participant acknowledged of so many."""
-
-TAKE_LEASE: Final = _sql("""
-    UPDATE tpc_application SET lease_holder = :who, lease_until = :until
-    WHERE name = :of
-      AND (lease_holder IS NULL OR lease_holder = :who
-           OR lease_until < :at OR lease_until > :beyond)
-""")
-GIVE_LEASE_BACK: Final = _sql("""
-    UPDATE tpc_application SET lease_holder = NULL, lease_until = NULL
-    WHERE lease_holder = :who
-""")
