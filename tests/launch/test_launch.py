@@ -22,7 +22,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.launch import BuiltImage, SuspendedJob, launching
+from tracing_2pc.launch import BuiltImage, LaunchFile, SuspendedJob, launching
 from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.registry import Manifest, Repository
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
@@ -42,6 +42,13 @@ def test_image_job_and_service_change_together(world):
     assert world.kubelet.started == [(job, image)]
     assert world.rows() == [("totals", 1)]
     assert world.repository.get("live").transaction == str(done.transaction)
+    with world.log() as log:
+        record = log.read(done.transaction)
+    assert re.fullmatch("[0-9a-f]{32}", record.run)
+    assert record.launch_digest == LaunchFile.read(world.write()).digest
+    assert record.launch_namespace == "default"
+    built = record.launch_repository, record.launch_builder
+    assert built == (world.repository.name, "command")
 
 
 def test_the_same_file_is_launched_once(world, monkeypatch):

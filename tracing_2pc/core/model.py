@@ -64,6 +64,10 @@ class Facts(TypedDict, total=False):
     root_link: str
     root_start: int
     root_resource: str
+    launch_digest: str
+    launch_namespace: str
+    launch_repository: str
+    launch_builder: str
 
 
 class Root(NamedTuple):
@@ -332,6 +336,12 @@ class TransactionRecord:
     root_link: str | None = None
     root_start: int | None = None
     root_resource: str | None = None
+    # Of a launch: the digest of its file, and where it makes what an abort has to find.
+    # Of an image that it builds, also by what: `command` or `task`.
+    launch_digest: str | None = None
+    launch_namespace: str | None = None
+    launch_repository: str | None = None
+    launch_builder: str | None = None
     # In vain, at the participant that took most of them.
     tries: int = dataclasses.field(default=0, compare=False)
     newly_decided: bool = dataclasses.field(default=False, compare=False)

@@ -7,20 +7,19 @@ import hashlib
 import json
 import re
 import shlex
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.core.model import Facts, TransactionRecord
 from tracing_2pc.core.remote_participant import broker_of
 from tracing_2pc.core.settings import check_name, check_url, seconds
 from tracing_2pc.launch.built_image import Build
 from tracing_2pc.launch.cluster import own_namespace
 from tracing_2pc.launch.plan import BUILT, KINDS, Plan
 from tracing_2pc.launch.registry import check_repository, check_tag
-from tracing_2pc.launch.waiting import QUEUES, WORD, Place
+from tracing_2pc.launch.waiting import QUEUES, WORD
 
 _LABEL: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAMES: Final = {
@@ -30,8 +29,6 @@ _NAMES: Final = {
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEYS: Final = {"job", "build", "check", "participants", "record", "timeout"}
 _CUT: Final = 31
-_LOGGED: Final = 16
-"""Characters of a digest that stand in a record, as the beginning of its run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,18 +113,18 @@ class LaunchFile:
 
     def is_of(self, record: TransactionRecord) -> bool:
         """Say whether a launch that is on record was of exactly this."""
-        return record.run.startswith(f"{self.digest[:_LOGGED]}-")
+        return record.launch_digest == self.digest
 
-    def run(self) -> str:
-        """Return the name of a new try, in the log; `is_of` knows it again.
-
-        It ends with the place where the try makes what it makes.
-        """
-        place = Place(self.plan.namespace)
+    def facts(self) -> Facts:
+        """Return what goes on record: of what a launch was, and where it makes it."""
+        facts: Facts = {
+            "launch_digest": self.digest,
+            "launch_namespace": self.plan.namespace,
+        }
         if (build := self.build) is not None:
-            by_task = build.task_run is not None
-            place = Place(self.plan.namespace, build.repository, by_task)
-        return f"{self.digest[:_LOGGED]}-{uuid.uuid4().hex} {place}"
+            by = "command" if build.task_run is None else "task"
+            facts |= {"launch_repository": build.repository, "launch_builder": by}
+        return facts
 
 
 def application_of(namespace: str, name: str, uid: str = "") -> str:

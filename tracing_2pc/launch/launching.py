@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -100,7 +101,9 @@ def launch(
     _check_known(file, cluster, newest)
     job = _job(file, log, settings, stopping, cluster, newest)
     job.check()
-    coordinator = job.coordinator(log, OpenTelemetryTracing(), stopping.is_set)
+    coordinator = job.coordinator(
+        log, OpenTelemetryTracing(), stopping.is_set, facts=file.facts()
+    )
     row = pa.RecordBatch.from_pylist([dict(file.record) or {"job": file.name}])
     names: list[TransactionId] = []
 
@@ -123,7 +126,7 @@ def launch(
     try:
         coordinator.apply(
             following.batch,
-            run=file.run(),
+            run=uuid.uuid4().hex,
             query=None,
             write=write,
             cancel=lambda _: stopping.set(),
@@ -200,15 +203,16 @@ def recovering_sinks(log: LogReader) -> Mapping[str, Participant]:
 def _place_of(log: LogReader) -> PlaceOf:
     def read(transaction: str) -> Place:
         record = log.read(TransactionId.parse(transaction))
-        if record is None:
-            raise TwoPhaseError(f"{transaction} is not on record")
+        if record is None or record.launch_namespace is None:
+            raise TwoPhaseError(f"{transaction} is not on record as a launch")
         newest = TransactionFilter(record.id.application, limit=1)
         is_past = any(
             later.transaction.batch > record.id.batch
             for later in log.transactions(newest)
         )
-        place = Place.of(record.run.partition(" ")[2])
-        return dataclasses.replace(place, is_past=is_past)
+        by_task = record.launch_builder == "task"
+        repository = record.launch_repository or ""
+        return Place(record.launch_namespace, repository, by_task, is_past)
 
     return read
 

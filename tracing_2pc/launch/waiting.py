@@ -27,22 +27,12 @@ QUEUES: Final = "kueue.x-k8s.io/"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a launch makes what an abort has to find: its record says it."""
+    """Where a launch makes what an abort has to find: its record has it as facts."""
 
     namespace: str
     repository: str = ""  # empty where nothing is built
     by_task: bool = False  # by a TaskRun
     is_past: bool = False  # a later launch is on record: this one has ended everywhere
-
-    def __str__(self) -> str:
-        """Write it as `of` reads it."""
-        return f"{self.namespace} {'task' if self.by_task else '-'} {self.repository}"
-
-    @classmethod
-    def of(cls, text: str) -> Place:
-        """Read what `str` has written."""
-        namespace, how, repository = text.split(" ")
-        return cls(namespace, repository, how == "task")
 
 
 PlaceOf = Callable[[str], Place]

@@ -24,6 +24,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
     ADOPTED,
     BeginResult,
+    Facts,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -64,7 +65,7 @@ class Coordinator:
     `describe` says what failed, in a line that goes on record with the abort.
 
     Of a `stream` Spark counts the batches: one that it begins after a batch that is not
-    committed is refused (`DecisionLog.begin`).
+    committed is refused (`DecisionLog.begin`). `facts` go on record with each attempt.
 
     Waits end when `retry.stopping` says so: the batch then stays in the log, and the
     next start goes on with it.
@@ -83,6 +84,7 @@ class Coordinator:
     recovered: Callable[[], None] = lambda: None
     stream: bool = False
     describe: Callable[[BaseException], str] = describe_cause
+    facts: Facts = dataclasses.field(default_factory=Facts)
 
     def apply(
         self,
@@ -263,7 +265,7 @@ class Coordinator:
             replaces=self.replaces,
             stream=self.stream,
             attempt=attempt,
-            facts=root.facts,
+            facts={**self.facts, **root.facts},
         )
         ask = partial(self.log.begin, self.application, batch, opening)
         begun = ask_until_answered(ask, self.retry)

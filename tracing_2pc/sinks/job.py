@@ -8,7 +8,7 @@ from functools import partial
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import OperatorLog
-from tracing_2pc.core.model import check_application
+from tracing_2pc.core.model import Facts, check_application
 from tracing_2pc.core.ports import SystemClock, Tracing
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
@@ -83,8 +83,12 @@ class Job:
         stopping: Callable[[], bool],
         *,
         stream: bool = False,
+        facts: Facts | None = None,
     ) -> Coordinator:
-        """Return this process's coordinator of this job; `stream`: as `Coordinator`."""
+        """Return this process's coordinator of this job.
+
+        `stream` and `facts`: as `Coordinator`.
+        """
         participants = participants_of(self.sink)
         retry = self.retry(stopping)
         # Only the job itself can tell a decision to a sink that is no service.
@@ -106,4 +110,5 @@ class Job:
             frozenset(self.replaces),
             partial(finish_recovery, participants, log, self.application),
             stream,
+            facts=facts or {},
         )

@@ -32,12 +32,12 @@ CREATE TABLE tpc_delivery (
 	given_up DOUBLE, 
 	PRIMARY KEY (transaction_id, participant)
 );
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79582867237463903427e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79582867237463903427e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79582867254722881311e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79582867254722881311e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79582867264969134333e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79582867264969134333e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79582916833801507945e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79582916835155224802e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79582916845165252691e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79582916845165252691e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79582916887814474102e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79582916887814474102e+09,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','ledger',0,NULL,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','notifier',1,NULL,0,NULL,NULL,0,NULL,NULL);
 CREATE TABLE tpc_receipt (
@@ -64,13 +64,13 @@ CREATE TABLE tpc_run (
 	PRIMARY KEY (application, run), 
 	UNIQUE (application, sequence)
 );
-INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.7958286704424402713e+09,0);
+INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79582916639511370659e+09,0);
 CREATE TABLE tpc_schema (
 	version INTEGER NOT NULL, 
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "tpc_schema" VALUES(1,'e7f54f4ad5de4d99884ce3200139703f','log');
+INSERT INTO "tpc_schema" VALUES(1,'9653954268f4478cae4a279ecbb80749','log');
 CREATE TABLE tpc_transaction (
 	id TEXT NOT NULL, 
 	application TEXT NOT NULL, 
@@ -89,22 +89,25 @@ CREATE TABLE tpc_transaction (
 	root_link TEXT, 
 	root_start BIGINT, 
 	root_resource TEXT, 
+	launch_digest TEXT, 
+	launch_namespace TEXT, 
+	launch_repository TEXT, 
+	launch_builder TEXT, 
 	links TEXT, 
 	rows BIGINT, 
 	cause TEXT, 
 	detail TEXT, 
 	reason TEXT, 
 	passed_by BIGINT, 
-	journals TEXT, 
 	checksum TEXT NOT NULL, 
 	PRIMARY KEY (id), 
 	UNIQUE (application, batch, attempt)
 );
-INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79582867044277024273e+09,1.79582867227212476723e+09,1.79582867237463903427e+09,900.0,1.79582957044238615031e+09,'{}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'627613dd2434b8691d8b3520cd872220dd43931a6d923336180132496e3e2d55');
-INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79582867238380336763e+09,1.79582867249406027791e+09,1.79582867254722881311e+09,900.0,1.79582957238376164435e+09,'{"traceparent":"00-10df053e0e28dff2f6e65d579a3f38e7-9a7fe23bf26a61c5-03"}',NULL,NULL,1795828672383270338,'{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,0,'error','while it was written: RuntimeError: a task failed',NULL,NULL,NULL,'15b407c8e5e7bc8fe91b114b5070c7e6adab27dc4d720475cc359d57a841b914');
-INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.7958286725488905906e+09,1.79582867262036252023e+09,1.79582867264969134333e+09,900.0,1795829572.54885,'{"traceparent":"00-31c4c48c303f4313cd97dde828583417-c722d6b2866de23f-03"}','00-10df053e0e28dff2f6e65d579a3f38e7-9a7fe23bf26a61c5-03',NULL,1795828672548409228,'{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,1,NULL,NULL,NULL,NULL,NULL,'efaac5a4d249cbdc87a84253ab1ecd9a176b23e2c7cf991104e8c7ed01261bec');
-INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1795828672.65171,1.79582867269757413862e+09,NULL,900.0,1.79582957265166759494e+09,'{"traceparent":"00-4cc631c1fadc81960bb0ad6a9c8f871c-0eb45597c761340d-03"}',NULL,NULL,1795828672651215773,'{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,1,NULL,NULL,NULL,NULL,NULL,'0384618ba8f51a9ce544cf08535f98803072c071f8aa662e4f1874a1feca06b9');
-CREATE UNIQUE INDEX tpc_one_commit ON tpc_transaction (application, batch) WHERE decision = 'commit';
-CREATE INDEX tpc_unfinished ON tpc_transaction (application, batch, attempt) WHERE finished IS NULL;
+INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79582916639538717274e+09,1.79582916818883538243e+09,1.79582916835155224802e+09,900.0,1.79583006639506578445e+09,'{}',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,'7e7895d04e67195adf0cc0bc6e123bce8154c2e55e433f80a43bbb79847f8546');
+INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79582916838765025138e+09,1.79582916841148853299e+09,1.79582916845165252691e+09,900.0,1.79583006838760781288e+09,'{"traceparent":"00-79d0c25eebe037baaefeac5359a78584-53c152b9f1743445-03"}',NULL,NULL,1795829168387155400,'{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,0,'error','while it was written: RuntimeError: a task failed',NULL,NULL,'00d3421290461d58aa4371060dfb0743d0503fea7e4f382b1748009935e432d1');
+INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.79582916845338726044e+09,1.79582916885304594038e+09,1.79582916887814474102e+09,900.0,1.79583006845332479473e+09,'{"traceparent":"00-f964a15880e8d8b67f6684a7f017cb87-235733d68224b548-03"}','00-79d0c25eebe037baaefeac5359a78584-53c152b9f1743445-03',NULL,1795829168452910631,'{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,'a1a35253862bac1f9698dfe882a67e508700bca9dcb1663a51c37e603f535ce1');
+INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.79582916887990713117e+09,1.79582916890429258351e+09,NULL,900.0,1.79583006887986731522e+09,'{"traceparent":"00-64628c434dc39f2a01d9bbbeea6c0d9c-37aae171d962a535-03"}',NULL,NULL,1795829168879464496,'{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,'8878805d09a94a7f345bd7e5f871f45f5f85a1408e5f4ff3f41beb91c20c253e');
 CREATE INDEX tpc_not_committed ON tpc_transaction (application, batch, attempt) WHERE state IN ('aborted', 'concluded');
+CREATE INDEX tpc_unfinished ON tpc_transaction (application, batch, attempt) WHERE finished IS NULL;
+CREATE UNIQUE INDEX tpc_one_commit ON tpc_transaction (application, batch) WHERE decision = 'commit';
 COMMIT;

@@ -29,10 +29,10 @@ CREATE TABLE outbox_tpc_branch (
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "outbox_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79582867216331338883e+09,1.79582867234419560429e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79582867244520807264e+09,1.79582867254154014582e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79582867259793901447e+09,1.79582867262592625621e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79582867267996072768e+09,NULL);
+INSERT INTO "outbox_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79582916811968874935e+09,1.79582916824085426325e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.7958291683981878758e+09,1.79582916843843293187e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79582916884174847603e+09,1.7958291688593828678e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79582916888784527775e+09,NULL);
 CREATE TABLE outbox_tpc_by_hand (
 	number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
 	"key" VARCHAR(160) NOT NULL, 
@@ -60,7 +60,7 @@ CREATE TABLE outbox_tpc_quarantine (
 	answer TEXT, 
 	PRIMARY KEY ("key")
 );
-INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','{"id": 0, "amount": 0.5}',422,1795828672.38454,'no such card');
+INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','{"id": 0, "amount": 0.5}',422,1.79582916834225487711e+09,'no such card');
 CREATE TABLE outbox_tpc_queue (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -72,7 +72,7 @@ CREATE TABLE outbox_tpc_queue (
 	committed FLOAT NOT NULL, 
 	PRIMARY KEY (application, batch, partition, task_attempt)
 );
-INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,2,3,'{"traceparent": "00-31c4c48c303f4313cd97dde828583417-2ab8a976beea29e9-03"}',1.79582867262634229658e+09);
+INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,2,3,'{"traceparent": "00-f964a15880e8d8b67f6684a7f017cb87-8b450819eac661fb-03"}',1.79582916885979819304e+09);
 CREATE TABLE outbox_tpc_refusals (
 	application VARCHAR(40) NOT NULL, 
 	in_a_row INTEGER NOT NULL, 
@@ -84,14 +84,14 @@ CREATE TABLE outbox_tpc_schema (
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "outbox_tpc_schema" VALUES(1,'0abd3bf3cff347c2be805910d9dd88db','outbox');
+INSERT INTO "outbox_tpc_schema" VALUES(1,'48503f084fbf4aa08485712d9233a949','outbox');
 CREATE TABLE outbox_tpc_sender (
 	id INTEGER NOT NULL, 
 	holder VARCHAR(40) NOT NULL, 
 	until FLOAT NOT NULL, 
 	PRIMARY KEY (id)
 );
-INSERT INTO "outbox_tpc_sender" VALUES(1,'f44a3634d8c4c6f5aa4a1ba7c4d5283b',0.0);
+INSERT INTO "outbox_tpc_sender" VALUES(1,'8aa1a3cee5acb22735a4e6a60134892e',0.0);
 CREATE TABLE outbox_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -101,10 +101,10 @@ CREATE TABLE outbox_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-a1218e23b0a24e95ef491cb260d9b2d4-40b4d0f01d6be1f1-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-10df053e0e28dff2f6e65d579a3f38e7-dc0895d049270051-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-31c4c48c303f4313cd97dde828583417-cb32fbd60787d412-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-4cc631c1fadc81960bb0ad6a9c8f871c-43f17dbcb7167d9e-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-d06035e8bea96524e0c2b409c133956e-4e136bc6a3bc8c64-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-79d0c25eebe037baaefeac5359a78584-d31ead15f86b00d8-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-f964a15880e8d8b67f6684a7f017cb87-78dd1d6ff8bd5533-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-64628c434dc39f2a01d9bbbeea6c0d9c-d22b90c928cca758-03"}');
 CREATE INDEX outbox_tpc_open ON outbox_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX outbox_tpc_by_hand_key ON outbox_tpc_by_hand ("key");
 DELETE FROM "sqlite_sequence";

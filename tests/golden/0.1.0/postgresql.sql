@@ -266,75 +266,78 @@ CREATE TABLE public.tpc_transaction (
     root_link text,
     root_start bigint,
     root_resource text,
+    launch_digest text,
+    launch_namespace text,
+    launch_repository text,
+    launch_builder text,
     links text,
     rows bigint,
     cause text,
     detail text,
     reason text,
     passed_by bigint,
-    journals text,
     checksum text NOT NULL
 );
 ALTER TABLE ONLY public.orders_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.orders_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.outbox_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_by_hand ALTER COLUMN number SET DEFAULT nextval('public.outbox_tpc_by_hand_number_seq'::regclass);
-INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795828676.0939353, '{}');
-INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795828676.0939353, '{}');
-INSERT INTO public.events_tpc_head VALUES (1, 'd645ae36e89a49609156c35bd7c9825f', 2, 0, 604800, 7776000);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795828676.0939353);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795828676.0939353);
-INSERT INTO public.events_tpc_passed VALUES (1795828676.1420877, 1);
-INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795828676.1420877);
+INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795829171.948307, '{}');
+INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795829171.948307, '{}');
+INSERT INTO public.events_tpc_head VALUES (1, '03eab7e128e1498cb0e731189058ae31', 2, 0, 604800, 7776000);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795829171.948307);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795829171.948307);
+INSERT INTO public.events_tpc_passed VALUES (1795829172.0371819, 1);
+INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795829172.0371819);
 INSERT INTO public.orders_tpc VALUES (0, 0.5, 1);
 INSERT INTO public.orders_tpc VALUES (1, 1.5, 3);
 INSERT INTO public.orders_tpc VALUES (2, 2.5, 4);
 INSERT INTO public.orders_tpc_application VALUES ('orders', NULL, 'ledger');
-INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795828674.8898618, 1795828675.0088868);
-INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795828675.306995, 1795828675.3674898);
-INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795828675.5244267, 1795828675.610072);
-INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795828675.7958045, NULL);
+INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795829171.066082, 1795829171.1379495);
+INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795829171.2866907, 1795829171.332908);
+INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795829171.386865, 1795829171.4825497);
+INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795829171.5896194, NULL);
 INSERT INTO public.orders_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.orders_tpc_schema VALUES (1, 'b393e2d067ae4678b2307301e48b91f7', 'tagged_rows');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-f225a2f871cc9c9c39cc9fe30fc00a8b-47839242d47086f6-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-0d8e051b4a2efcbc060973b79d8296f9-a1cec21ccf50daff-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-21d55d85f1604ba0c6f622a2fd5c7eb9-d19f6f824e243542-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-fe7068ffc2ecf778b0ff9a2c3b9c1ce1-19644aba897523b6-03"}');
+INSERT INTO public.orders_tpc_schema VALUES (1, '796edc211c9143e8a6b6f6b5cf7dda7d', 'tagged_rows');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-5ea981ddc9dc8b619bee26c84d4be397-68db1087c2fbbd4e-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-619716eeb10b0b158e08769e04bdeb63-4b433169faac228e-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-7cba49c668db84ceb51feba6b2159d49-fdb4bfbe7189c974-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-6dcee36abcf80501cc018143bed98770-17535f4ab3a8607a-03"}');
 INSERT INTO public.outbox_tpc VALUES (3, 0, '{"id": 1, "amount": 1.5}');
 INSERT INTO public.outbox_tpc VALUES (4, 0, '{"id": 2, "amount": 2.5}');
 INSERT INTO public.outbox_tpc_application VALUES ('orders', NULL, 'notifier');
-INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795828674.7702725, 1795828675.0597148);
-INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795828675.2510543, 1795828675.3446753);
-INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795828675.5161426, 1795828675.6338053);
-INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795828675.7297208, NULL);
+INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795829170.938816, 1795829171.158632);
+INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795829171.293903, 1795829171.3378782);
+INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795829171.3896391, 1795829171.455918);
+INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795829171.587557, NULL);
 INSERT INTO public.outbox_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795828675.2209446, 'no such card');
-INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-21d55d85f1604ba0c6f622a2fd5c7eb9-ddb5f4ae1788505d-03"}', 1795828675.6347938);
+INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795829171.2671514, 'no such card');
+INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-7cba49c668db84ceb51feba6b2159d49-e0f594ebd007fbea-03"}', 1795829171.4583004);
 INSERT INTO public.outbox_tpc_refusals VALUES ('orders', 1);
-INSERT INTO public.outbox_tpc_schema VALUES (1, 'c281f2c703b74c32b3635ff091b1e156', 'outbox');
-INSERT INTO public.outbox_tpc_sender VALUES (1, '7f71d535ab7b237a363374d1ec700916', 0);
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-f225a2f871cc9c9c39cc9fe30fc00a8b-1883133f5b3fae0d-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-0d8e051b4a2efcbc060973b79d8296f9-06558d5dea58f100-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-21d55d85f1604ba0c6f622a2fd5c7eb9-ad5c701ac6c1be8b-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-fe7068ffc2ecf778b0ff9a2c3b9c1ce1-3eb250035dbc1798-03"}');
+INSERT INTO public.outbox_tpc_schema VALUES (1, 'b8d8906af176479fa04332ca4700856e', 'outbox');
+INSERT INTO public.outbox_tpc_sender VALUES (1, 'a54f8572e46c5b087b19fee2310488f0', 0);
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-5ea981ddc9dc8b619bee26c84d4be397-bf68c91858add79a-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-619716eeb10b0b158e08769e04bdeb63-dce21ee9e371f53c-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-7cba49c668db84ceb51feba6b2159d49-338d592e89ad1934-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-6dcee36abcf80501cc018143bed98770-43f2c15fdbff4ff1-03"}');
 INSERT INTO public.tpc_application VALUES ('orders', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795828675.1019535, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795828675.1019535, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795828675.3844771, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795828675.3844771, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795828675.668502, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795828675.668502, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795829171.171856, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795829171.171856, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795829171.3438625, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795829171.3438625, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795829171.5147512, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795829171.5147512, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'notifier', 1, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'ledger', 0, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
-INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795828674.6100507, 0);
-INSERT INTO public.tpc_schema VALUES (1, 'e964cea535ea47c192d3ee133a8b53ef', 'log');
-INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795828674.612198, 1795828674.9401438, 1795828675.1019535, 900, 1795829574.606532, '{"traceparent":"00-f225a2f871cc9c9c39cc9fe30fc00a8b-e53e7fdd030cccfc-03"}', NULL, NULL, 1795828674594026574, '{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, 1, NULL, NULL, NULL, NULL, NULL, '73505e620af059294eed4e5b81956175e748c7de3283374dc72f4a8eaa182403');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795828675.2002926, 1795828675.3283126, 1795828675.3844771, 900, 1795829575.199518, '{"traceparent":"00-0d8e051b4a2efcbc060973b79d8296f9-69611080cb54891e-03"}', NULL, NULL, 1795828675187762948, '{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, 0, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, NULL, '17f7bf40aa0276fa6ffd248f3c22c8ae909a21c85ec6e8bfa128b43643b2a34c');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795828675.4075892, 1795828675.5594337, 1795828675.668502, 900, 1795829575.407127, '{"traceparent":"00-21d55d85f1604ba0c6f622a2fd5c7eb9-ff3d3282b81bf152-03"}', '00-0d8e051b4a2efcbc060973b79d8296f9-69611080cb54891e-03', NULL, 1795828675402308134, '{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, 1, NULL, NULL, NULL, NULL, NULL, '4d08f85cb40fbce6bdd794a800aaa63788fc8923c0d3f15412f60c1cd49c4a82');
-INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795828675.702795, 1795828675.8260176, NULL, 900, 1795829575.702324, '{"traceparent":"00-fe7068ffc2ecf778b0ff9a2c3b9c1ce1-98fac045d9305286-03"}', NULL, NULL, 1795828675687568028, '{"service.instance.id": "8ce64176-29b3-4710-b7d1-7e418e83e550", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, 1, NULL, NULL, NULL, NULL, NULL, '188a89fa319cfebfda9d177d2a24ddafa77020f3c2c15a30287113fd69c31644');
+INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795829170.7988048, 0);
+INSERT INTO public.tpc_schema VALUES (1, '459a677d3c774d8fbf2a8b3275bd146c', 'log');
+INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795829170.8020258, 1795829171.1124976, 1795829171.171856, 900, 1795830070.792929, '{"traceparent":"00-5ea981ddc9dc8b619bee26c84d4be397-fa48fd3357f6849d-03"}', NULL, NULL, 1795829170787212019, '{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, '8c1683583b55b2b33ec2532d7bf879e04659634f415130781ef339f03c894d6f');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795829171.221813, 1795829171.3230672, 1795829171.3438625, 900, 1795830071.219095, '{"traceparent":"00-619716eeb10b0b158e08769e04bdeb63-17c927dcb1deb17d-03"}', NULL, NULL, 1795829171215254582, '{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 0, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, '170bbac77a1d7de5e766c08d3278bd34e1303c4ee556fc9bc4b7c18323dcd77f');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795829171.347527, 1795829171.4184573, 1795829171.5147512, 900, 1795830071.347204, '{"traceparent":"00-7cba49c668db84ceb51feba6b2159d49-342aad947941b4ff-03"}', '00-619716eeb10b0b158e08769e04bdeb63-17c927dcb1deb17d-03', NULL, 1795829171345858906, '{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, '026decca8d40004cc245d7df2e8bd50011915335793c7b982ba10b5999d0304a');
+INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795829171.5483978, 1795829171.6256392, NULL, 900, 1795830071.548061, '{"traceparent":"00-6dcee36abcf80501cc018143bed98770-2e2130a7bcbf704a-03"}', NULL, NULL, 1795829171537370219, '{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, 'e6c35d5f8c806c4d67d2a57a72abc8a96bde2f187453cab99c84c12805bf11de');
 SELECT pg_catalog.setval('public.orders_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_by_hand_number_seq', 1, false);

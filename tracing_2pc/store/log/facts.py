@@ -177,6 +177,10 @@ FACTS: Final = (
     _maybe("root_link", sa.Text(), changes=False),
     _maybe("root_start", sa.BigInteger(), changes=False),
     _maybe("root_resource", sa.Text(), changes=False),
+    _maybe("launch_digest", sa.Text(), changes=False),
+    _maybe("launch_namespace", sa.Text(), changes=False),
+    _maybe("launch_repository", sa.Text(), changes=False),
+    _maybe("launch_builder", sa.Text(), changes=False),
     # Contexts that its rows came with, as JSON.
     _maybe("links", sa.Text(), _stored_links, _contexts),
     _maybe("rows", sa.BigInteger(), lambda r: r.rows if r.decision else None, _rows),
