@@ -330,6 +330,21 @@ def test_an_operator_that_is_killed_in_a_phase(world, resource, phase, then):
     assert (world.live is not None) == (then == "Committed")
 
 
+def test_a_name_tells_no_phase(world, resource):
+    """A job that is called so is *Prepared* when all have voted, and not before."""
+    resource["metadata"]["name"] = "prepared"
+    hold(world, "Preparing")
+    world.kubelet.cluster.create(resource)
+    with world.log() as log:
+        looking = Operator(Cluster.load(), "default", log, world.settings)
+        until(lambda: (looking.look(), world.kubelet.named("TaskRun"))[1])
+        looking.look()
+        assert status(world, "prepared")["phase"] == "Preparing"
+        (begun,) = looking._under_way.values()
+        begun.stopping.set()
+        begun.thread.join()
+
+
 @pytest.mark.parametrize(
     "phase",
     [

@@ -7,7 +7,7 @@ import argparse
 from tracing_2pc.cli.arguments import DONE
 from tracing_2pc.cli.terminal import print_item
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.launch import LaunchFile, dry_run, launch
+from tracing_2pc.launch import LaunchFile, Phase, dry_run, launch
 from tracing_2pc.operations.wiring import open_configured_log, start_telemetry
 
 
@@ -22,7 +22,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             return DONE
         start_telemetry()
 
-        def say(line: str) -> None:
+        def say(_phase: Phase, line: str) -> None:
             if not options.json:
                 print(line, flush=True)
 

@@ -7,13 +7,14 @@ started (`SuspendedJob`). Services take part beside them, as in a stream's trans
 
 from tracing_2pc.launch.built_image import BuiltImage
 from tracing_2pc.launch.launch_file import LaunchFile
-from tracing_2pc.launch.launching import Launched, dry_run, launch
+from tracing_2pc.launch.launching import Launched, Phase, dry_run, launch
 from tracing_2pc.launch.suspended_job import SuspendedJob
 
 __all__ = [
     "BuiltImage",
     "LaunchFile",
     "Launched",
+    "Phase",
     "SuspendedJob",
     "dry_run",
     "launch",

@@ -20,7 +20,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.ports import Participant
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import TransactionState
+from tracing_2pc.core.states import TransactionState, Word
 from tracing_2pc.launch import built_image, suspended_job
 from tracing_2pc.launch.built_image import BuiltImage, staging_tag, task_name
 from tracing_2pc.launch.cluster import Cluster, ClusterError, NoClusterError
@@ -31,6 +31,19 @@ from tracing_2pc.sinks.base import Sink, SinkParticipant, write_traced_branch
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+
+class Phase(Word):
+    """How far a launch is, as `kubectl get tsj` shows it."""
+
+    PENDING = "Pending"
+    PREPARING = "Preparing"
+    PREPARED = "Prepared"
+    COMMITTING = "Committing"
+    COMMITTED = "Committed"
+    ROLLING_BACK = "RollingBack"
+    ROLLED_BACK = "RolledBack"
+    FAILED = "Failed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +62,7 @@ def launch(
     again: bool = False,
     stopping: threading.Event | None = None,
     cluster: Cluster | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    say: Callable[[Phase, str], None] = lambda _phase, _line: None,
     is_current: Callable[[], bool] = lambda: True,
     is_withdrawn: Callable[[], bool] = lambda: False,
 ) -> Launched:
@@ -66,7 +79,7 @@ def launch(
         again: try once more what was rolled back.
         stopping: set it to have an undecided launch rolled back.
         cluster: the API server; by default as `Cluster.load` finds it.
-        say: told each step, in a line.
+        say: told each phase that it comes to, and of it a line.
         is_current: asked after the log is read: whether the file is not out of date.
         is_withdrawn: asked when the launch is on record, so that who withdraws it
             later finds it there.
@@ -115,11 +128,12 @@ def launch(
     def write(record: TransactionRecord) -> tuple[Receipt, ...]:
         names.append(record.id)
         wait_for(is_wanted, stopping, "the look whether it is still wanted")
-        say(f"{record.id}: preparing {', '.join(record.participants)}")
+        preparing = f"{record.id}: preparing {', '.join(record.participants)}"
+        say(Phase.PREPARING, preparing)
         place = BranchId(0, 0)
         at = BranchContext(record.id, place, record.participants, record.carrier)
         receipts = write_traced_branch(job.sink, at, [row])
-        say(f"{record.id}: all are prepared")
+        say(Phase.PREPARED, f"{record.id}: all are prepared")
         return receipts
 
     following = _following(newest, file)

@@ -20,10 +20,10 @@ from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.core.settings import Settings, without_secrets
-from tracing_2pc.core.states import TransactionState, Word
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch.cluster import Cluster, Object
 from tracing_2pc.launch.launch_file import LaunchFile, application_of
-from tracing_2pc.launch.launching import launch, newest_launch, withdraw
+from tracing_2pc.launch.launching import Phase, launch, newest_launch, withdraw
 from tracing_2pc.launch.plan import BUILT
 from tracing_2pc.launch.suspended_job import SuspendedJob
 from tracing_2pc.launch.waiting import WORD
@@ -37,19 +37,6 @@ _LONGEST: Final = 500
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 logger = logging.getLogger(__name__)
-
-
-class Phase(Word):
-    """How far a launch is, as `kubectl get tsj` shows it."""
-
-    PENDING = "Pending"
-    PREPARING = "Preparing"
-    PREPARED = "Prepared"
-    COMMITTING = "Committing"
-    COMMITTED = "Committed"
-    ROLLING_BACK = "RollingBack"
-    ROLLED_BACK = "RolledBack"
-    FAILED = "Failed"
 
 
 _PHASES: Final = {
@@ -75,7 +62,7 @@ class _UnderWay:
 
     thread: threading.Thread
     stopping: threading.Event = dataclasses.field(default_factory=threading.Event)
-    prepared: bool = False
+    phase: Phase = Phase.PREPARING  # as the launch says it, once it is on record
     error: str = ""
 
 
@@ -204,7 +191,7 @@ class Operator:
                     self._log,
                     self._settings,
                     stopping=begun.stopping,
-                    say=lambda line: setattr(begun, "prepared", "prepared" in line),
+                    say=lambda phase, _: setattr(begun, "phase", phase),
                     cluster=self._cluster,
                     is_current=is_current,
                     is_withdrawn=is_withdrawn,
@@ -233,8 +220,8 @@ class Operator:
             self._tell(item, newest, Phase.PENDING, error or "not on record yet")
             return
         phase = _PHASES[newest.state]
-        if phase is Phase.PREPARING and under_way is not None and under_way.prepared:
-            phase = Phase.PREPARED
+        if phase is Phase.PREPARING and under_way is not None:
+            phase = under_way.phase
         why = newest.detail or newest.cause or ""
         if phase in {Phase.PREPARING, Phase.COMMITTING}:
             why = f"waits for {', '.join(newest.pending)}"
