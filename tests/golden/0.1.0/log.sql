@@ -32,12 +32,12 @@ CREATE TABLE tpc_delivery (
 	given_up DOUBLE, 
 	PRIMARY KEY (transaction_id, participant)
 );
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79582916833801507945e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79582916835155224802e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79582916845165252691e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79582916845165252691e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79582916887814474102e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79582916887814474102e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79582966346777915958e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79582966346777915958e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79582966355540561676e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79582966355540561676e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79582966359050154683e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79582966359050154683e+09,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','ledger',0,NULL,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','notifier',1,NULL,0,NULL,NULL,0,NULL,NULL);
 CREATE TABLE tpc_receipt (
@@ -64,13 +64,13 @@ CREATE TABLE tpc_run (
 	PRIMARY KEY (application, run), 
 	UNIQUE (application, sequence)
 );
-INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79582916639511370659e+09,0);
+INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79582966117293047901e+09,0);
 CREATE TABLE tpc_schema (
 	version INTEGER NOT NULL, 
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "tpc_schema" VALUES(1,'9653954268f4478cae4a279ecbb80749','log');
+INSERT INTO "tpc_schema" VALUES(1,'0eee93e349da44fc9974984fba9c7b34','log');
 CREATE TABLE tpc_transaction (
 	id TEXT NOT NULL, 
 	application TEXT NOT NULL, 
@@ -99,15 +99,16 @@ CREATE TABLE tpc_transaction (
 	detail TEXT, 
 	reason TEXT, 
 	passed_by BIGINT, 
+	journals TEXT, 
 	checksum TEXT NOT NULL, 
 	PRIMARY KEY (id), 
 	UNIQUE (application, batch, attempt)
 );
-INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79582916639538717274e+09,1.79582916818883538243e+09,1.79582916835155224802e+09,900.0,1.79583006639506578445e+09,'{}',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,'7e7895d04e67195adf0cc0bc6e123bce8154c2e55e433f80a43bbb79847f8546');
-INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79582916838765025138e+09,1.79582916841148853299e+09,1.79582916845165252691e+09,900.0,1.79583006838760781288e+09,'{"traceparent":"00-79d0c25eebe037baaefeac5359a78584-53c152b9f1743445-03"}',NULL,NULL,1795829168387155400,'{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,0,'error','while it was written: RuntimeError: a task failed',NULL,NULL,'00d3421290461d58aa4371060dfb0743d0503fea7e4f382b1748009935e432d1');
-INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.79582916845338726044e+09,1.79582916885304594038e+09,1.79582916887814474102e+09,900.0,1.79583006845332479473e+09,'{"traceparent":"00-f964a15880e8d8b67f6684a7f017cb87-235733d68224b548-03"}','00-79d0c25eebe037baaefeac5359a78584-53c152b9f1743445-03',NULL,1795829168452910631,'{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,'a1a35253862bac1f9698dfe882a67e508700bca9dcb1663a51c37e603f535ce1');
-INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.79582916887990713117e+09,1.79582916890429258351e+09,NULL,900.0,1.79583006887986731522e+09,'{"traceparent":"00-64628c434dc39f2a01d9bbbeea6c0d9c-37aae171d962a535-03"}',NULL,NULL,1795829168879464496,'{"service.instance.id": "5573bbce-b673-4580-b127-cbce5371415b", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,'8878805d09a94a7f345bd7e5f871f45f5f85a1408e5f4ff3f41beb91c20c253e');
-CREATE INDEX tpc_not_committed ON tpc_transaction (application, batch, attempt) WHERE state IN ('aborted', 'concluded');
-CREATE INDEX tpc_unfinished ON tpc_transaction (application, batch, attempt) WHERE finished IS NULL;
+INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79582966118410229682e+09,1.79582966337807202342e+09,1.79582966346777915958e+09,900.0,1.79583056117287969593e+09,'{}',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'734057c70097d1cd08c0d67ea6c53d4b772157135d7f9a9ce58c0f80b374a592');
+INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79582966348252391812e+09,1.79582966352068662636e+09,1.79582966355540561676e+09,900.0,1.79583056348247456553e+09,'{"traceparent":"00-29ceab55fa526c37a732b168a0754370-8f7487eb8c5211af-03"}',NULL,NULL,1795829663477013432,'{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,0,'error','while it was written: RuntimeError: a task failed',NULL,NULL,NULL,'0192e507925a90e9389d58d9d1bf21febed6f9ab907fbc033bd0281190cd61ab');
+INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.7958296635572309494e+09,1.79582966357946372036e+09,1.79582966359050154683e+09,900.0,1.79583056355718779562e+09,'{"traceparent":"00-10ccf9a170a7613a1e164936d335f646-b415294280e3124e-03"}','00-29ceab55fa526c37a732b168a0754370-8f7487eb8c5211af-03',NULL,1795829663556692289,'{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'918e944969eb139c885c2b40964dd27d27a047342ca0a67cfe4cc7af6285a69b');
+INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.7958296635924036503e+09,1.79582966361897683146e+09,NULL,900.0,1.79583056359235906603e+09,'{"traceparent":"00-ab951d879656a031c003aa27a4eea885-dc797c3fdad22d71-03"}',NULL,NULL,1795829663591852066,'{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'f5108888137872b7ef4b12b4180b4c5a21f81baae2db65de4dc4d476623ac1fa');
 CREATE UNIQUE INDEX tpc_one_commit ON tpc_transaction (application, batch) WHERE decision = 'commit';
+CREATE INDEX tpc_unfinished ON tpc_transaction (application, batch, attempt) WHERE finished IS NULL;
+CREATE INDEX tpc_not_committed ON tpc_transaction (application, batch, attempt) WHERE state IN ('aborted', 'concluded');
 COMMIT;
