@@ -6,12 +6,13 @@ import dataclasses
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
     EACH_TIME,
+    AbortedError,
     ConfigurationError,
     ContractError,
     ParticipantError,
@@ -379,6 +380,17 @@ def write_traced_branch(
         receipts = write_branch(sink, context, batches)
         open_span.set("tpc.rows", count_rows(receipts))
     return receipts
+
+
+def until_stopped(batches: Iterable[Any], context: BranchContext) -> Iterator[Any]:
+    """Yield the batches; raise `AbortedError` once `context.stopping` says so."""
+    for batch in batches:
+        if context.stopping():
+            raise AbortedError(
+                f"{context.transaction_id} was stopped while it was written",
+                transaction_id=str(context.transaction_id),
+            )
+        yield batch
 
 
 def read_only(branch: BranchId, participants: Iterable[str]) -> tuple[Receipt, ...]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tracing_2pc.core.errors import AbortedError
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionRecord
-from tracing_2pc.sinks.base import Sink, participants_of
+from tracing_2pc.sinks.base import Sink, participants_of, until_stopped
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.members import option
 from tracing_2pc.spark.links import write_linked_branch
@@ -93,7 +92,8 @@ def write_in_driver(
     branch = BranchId(route, 0)
     context = BranchContext(record.id, branch, participants, record.carrier, stopping)
     arrow_bytes = sum(batch.nbytes for batch in batches)
-    receipts = write_linked_branch(copied, context, _until(batches, context), links)
+    written = until_stopped(batches, context)
+    receipts = write_linked_branch(copied, context, written, links)
     return Written(list(receipts), arrow_bytes)
 
 
@@ -110,15 +110,3 @@ def _collect(df: DataFrame) -> list[pa.RecordBatch]:
             raise TooLargeError from error
         raise
     return batches
-
-
-def _until(
-    batches: list[pa.RecordBatch], context: BranchContext
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        if context.stopping():
-            raise AbortedError(
-                f"{context.transaction_id} was stopped while the driver wrote it",
-                transaction_id=str(context.transaction_id),
-            )
-        yield batch
