@@ -1,6 +1,7 @@
 """Write each PySpark micro-batch to several services together or not at all, traced.
 
 Start with `tracing_2pc.spark.two_phase_commit` and `ParticipantSink` in a job, with
+`write` in a script that has no Spark, with
 `tracing_2pc.participant` in a service, or with `@traced_sink` above a sink of your
 own. Importing this package loads no backend: not Spark, not a database driver, not
 the OpenTelemetry SDK.
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tracing_2pc.sinks.delta import DeltaSink
     from tracing_2pc.sinks.files import FileSink
     from tracing_2pc.sinks.participant_sink import ParticipantSink
+    from tracing_2pc.sinks.script import write
     from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "errors",
     "trace_headers",
     "traced_sink",
+    "write",
 ]
 
 _HOMES = {
@@ -35,6 +38,7 @@ _HOMES = {
     "Settings": "tracing_2pc.core.settings",
     "trace_headers": "tracing_2pc.tracing.decorator.traced_sink",
     "traced_sink": "tracing_2pc.tracing.decorator.traced_sink",
+    "write": "tracing_2pc.sinks.script",
 }
 
 

@@ -197,21 +197,3 @@ def test_records_of_a_test_are_rows_of_one_data_frame():
         {"a": 1.5, "b": "x"},
         {"a": None, "b": "y"},
     ]
-
-
-@pytest.mark.parametrize(
-    ("records", "says"),
-    [
-        ([{"a": 7}, {"a": "x"}], r"column 'a' has values .* \(int, str\)"),
-        ([{"a": 2**70}], r"column 'a' has values .* \(int\)"),
-        ([{"a": "\udcff"}], r"column 'a' has values .* \(str\)"),
-        ([{}], "no columns"),
-    ],
-    ids=["several types", "beyond 64 bits", "no text", "no columns"],
-)
-def test_records_of_a_test_that_no_data_frame_has(records, says):
-    """They are refused before anything begins, by the column."""
-    sink = Rows()
-    with pytest.raises(ConfigurationError, match=says):
-        run_one_batch(sink, records[:1], records[1:])
-    assert sink.given == []

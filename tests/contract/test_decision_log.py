@@ -153,13 +153,14 @@ def test_participants_are_on_record_first(log):
 def test_an_unknown_application_starts_at_batch_0(log):
     """Anything else is refused, with the four things that one may do about it."""
     with pytest.raises(ConfigurationError) as refused:
-        begin(log, 5)
+        begin(log, 5, stream=True)
     text = str(refused.value)
     for said in ("unknown", "the log is lost", "the wrong log", "no log", "reprocess"):
         assert TEXTS[said].format(name="orders", batch=5) in text
-    with pytest.raises(ConfigurationError) as refused:
-        begin(log, 5, query=None)
-    assert "adopt" not in str(refused.value), "there is no checkpoint to adopt by"
+    for of in ({"query": None, "stream": True}, {"stream": False}):
+        with raises(ConfigurationError, "no log", name="orders", batch=5) as refused:
+            begin(log, 5, **of)
+        assert "adopt" not in str(refused.value), "there is no checkpoint to adopt by"
     assert log.unfinished() == []
     begin(log, 0)  # the refusal left nothing behind
 
@@ -342,9 +343,11 @@ def test_a_batch_below_a_committed_one_is_refused(log):
     commit(log, 1)
     for run, has_lost in (("run-2", True), ("run-1", False)):
         with raises(ConfigurationError, "committed", batch=1) as refused:
-            begin(log, 0, run=run)
+            begin(log, 0, run=run, stream=True)
         two_drivers = TEXTS["two drivers"].format(run="run-1")
         assert (two_drivers in str(refused.value)) is has_lost
+    with raises(ConfigurationError, "a higher number", passed="batch 1"):
+        begin(log, 0, run="run-2")  # counted by the caller
     assert begin(log, 2, run="run-1").record.run == "run-1"
 
 

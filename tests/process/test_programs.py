@@ -142,33 +142,21 @@ def test_the_wheel_has_one_package(tmp_path):
 
 
 WITHOUT_SPARK = """
-import contextlib, sys
+import sys
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "pyspark":
+        if name.partition(".")[0] in {"pyspark", "pandas", "flask"}:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Block())
-import pyarrow as pa
-from tracing_2pc import FileSink, Settings
-from tracing_2pc.core.model import BranchContext, BranchId
-from tracing_2pc.sinks.base import write_branch
-from tracing_2pc.sinks.job import Job
-from tracing_2pc.store import open_log
-from tracing_2pc.tracing.transaction import OpenTelemetryTracing
-settings = Settings(log=f"sqlite:///{sys.argv[1]}/log.db")
-job = Job.of(FileSink(f"{sys.argv[1]}/out"), "orders", settings)
-with contextlib.closing(open_log(settings.log)) as log:
-    coordinator = job.coordinator(log, OpenTelemetryTracing(), lambda: False)
-    record = coordinator.open(0, "run", None).record
-    context = BranchContext(record.id, BranchId(0, 0), record.participants, {})
-    rows = pa.RecordBatch.from_pydict({"id": [1]})
-    coordinator.close(record, write_branch(job.sink, context, [rows]))
-    print(log.read(record.id).state)
+from tracing_2pc import FileSink, write
+sink, log = FileSink(f"{sys.argv[1]}/out"), f"sqlite:///{sys.argv[1]}/log.db"
+for again in range(2):
+    print(write(sink, [{"id": 1}], application="orders", batch=0, log=log))
 """
 
 
-def test_a_program_without_pyspark_coordinates(tmp_path):
-    """What a way into Spark does for a batch needs none of Spark."""
+def test_a_script_needs_no_pyspark(tmp_path):
+    """`write` imports nothing of it, nor what only comes with it."""
     said = ran([sys.executable, "-c", WITHOUT_SPARK, str(tmp_path)]).stdout
-    assert said == "committed\n"
+    assert said == "True\nFalse\n"
     assert [file.suffix for file in (tmp_path / "out").glob("[!._]*")] == [".parquet"]

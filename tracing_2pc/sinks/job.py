@@ -70,6 +70,14 @@ class Job:
         check_leftovers(self.sink)
         check_job(self.sink, self.application)
 
+    @property
+    def writes(self) -> str:
+        """What is on record as the query where a caller counts the batches.
+
+        So no stream goes on where these writes have been, or the other way.
+        """
+        return f"writes of {self.application}"
+
     def retry(self, stopping: Callable[[], bool]) -> RetryPolicy:
         """Return how long this job waits between tries."""
         at = self.settings

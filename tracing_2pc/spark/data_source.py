@@ -376,9 +376,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write a partition, in a task."""
-        # So that no stream goes on where these writes have been, or the other way.
-        query = f"df.write of {self._job.application}"
-        return self._write(self._batch, self._run, query, iterator)
+        return self._write(self._batch, self._run, self._job.writes, iterator)
 
     def _check_replay(self, record: TransactionRecord, run: str) -> None:
         if self._is_drawn and record.run != run:

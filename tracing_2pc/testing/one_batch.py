@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.sinks.composite import as_single_sink
+from tracing_2pc.sinks.script import to_table
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.testing.sink_job import SinkJob
 from tracing_2pc.testing.temporary_log import temporary_log
@@ -74,31 +75,11 @@ def run_one_batch(
     """
     one = as_single_sink(sink)
     job = SinkJob(one, log or temporary_log(), application)
-    branches = {f"{n}.0": part for n, part in enumerate(_as_arrow(partitions))}
+    rows = iter(to_table(itertools.chain(*partitions)).to_batches(max_chunksize=1))
+    branches = {
+        f"{n}.0": [next(rows) for _ in part] for n, part in enumerate(partitions)
+    }
     return job.apply(
         batch,
         lambda tasks: [r for b in branches for r in tasks.write_arrow(b, branches[b])],
     )
-
-
-def _as_arrow(partitions: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Any]]:
-    """Return each partition's batches, a record each, of one schema."""
-    import pyarrow as pa
-
-    records = [record for partition in partitions for record in partition]
-    columns = {}
-    for name in dict.fromkeys(name for record in records for name in record):
-        values = [record.get(name) for record in records]
-        try:
-            columns[name] = pa.array(values)
-        except (pa.ArrowException, OverflowError, UnicodeEncodeError, TypeError):
-            kinds = sorted({type(v).__name__ for v in values if v is not None})
-            raise ConfigurationError(
-                f"column {name!r} has values that Arrow has no type for, or no single "
-                f"one ({', '.join(kinds)}): give each record one of the same type, or "
-                "None"
-            ) from None
-    if records and not columns:
-        raise ConfigurationError("the records have no columns")
-    rows = iter(pa.table(columns).to_batches(max_chunksize=1))
-    return [[next(rows) for _ in partition] for partition in partitions]

@@ -83,7 +83,7 @@ def check_begin(
         raise ConfigurationError(f"a participant is named twice: {participants}")
     _check_query(status, query)
     if not status.known:
-        _check_first_batch(status.application, batch, query)
+        _check_first_batch(status.application, batch, query, stream=stream)
     if status.quarantined:
         raise HeuristicError(
             f"{status.quarantined} is quarantined: {status.reason}. A person must "
@@ -95,7 +95,7 @@ def check_begin(
             f"run {run} of application {status.application!r} was superseded by run "
             f"{status.newest_run}: stop this query"
         )
-    _check_age(status, batch, run)
+    _check_age(status, batch, run, stream=stream)
     if batch != status.committed:  # else a replay: for the participants on record
         if opening.stream:
             _check_before(status, batch)
@@ -132,9 +132,18 @@ def _check_query(status: ApplicationStatus, query: str | None) -> None:
         )
 
 
-def _check_first_batch(application: str, batch: int, query: str | None) -> None:
+def _check_first_batch(
+    application: str, batch: int, query: str | None, *, stream: bool
+) -> None:
     _check_name(application)
     if batch != 0:
+        init = f"`tracing-2pc init --application {application} --from-batch {batch}`"
+        if not stream:
+            raise ConfigurationError(
+                f"this log does not know application {application!r}, and this is "
+                f"batch {batch}. If the log is the wrong one, point `log` at the right "
+                f"one. If the application begins with this batch: {init}"
+            )
         lost = ""
         if query:  # Spark's, so that there is a checkpoint
             command = f"tracing-2pc adopt --application {application} --checkpoint DIR"
@@ -142,9 +151,8 @@ def _check_first_batch(application: str, batch: int, query: str | None) -> None:
         raise ConfigurationError(
             f"this log does not know application {application!r}, and this is batch "
             f"{batch}. If the log is the wrong one, point `log` at the right one. "
-            f"{lost}If the query ran before without tracing_2pc: `tracing-2pc init "
-            f"--application {application} --from-batch {batch}`. To reprocess on "
-            "purpose, choose a new application name and a new checkpoint."
+            f"{lost}If the query ran before without tracing_2pc: {init}. To reprocess "
+            "on purpose, choose a new application name and a new checkpoint."
         )
 
 
@@ -189,7 +197,9 @@ def _check_change(
     )
 
 
-def _check_age(status: ApplicationStatus, batch: int, run: str) -> None:
+def _check_age(
+    status: ApplicationStatus, batch: int, run: str, *, stream: bool
+) -> None:
     # Rule 17: nothing begins at or below forgotten_through.
     if status.forgotten_through is not None and batch <= status.forgotten_through:
         passed = f"everything up to batch {status.forgotten_through} is finished"
@@ -197,6 +207,12 @@ def _check_age(status: ApplicationStatus, batch: int, run: str) -> None:
         passed = f"batch {status.committed} is decided commit"
     else:
         return
+    if not stream:
+        raise ConfigurationError(
+            f"application {status.application!r} wants batch {batch}, but {passed}: "
+            "its numbers rise from batch to batch. Nothing was written; give it a "
+            "higher one, or another application"
+        )
     other = ""
     if status.newest_run not in (None, run):
         other = (

@@ -1,0 +1,114 @@
+"""A script that is killed, and started again with its batch: `tracing_2pc.write`."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.elsewhere import elsewhere
+
+from tracing_2pc import FileSink, ParticipantSink, write
+from tracing_2pc.conformance import check_run
+from tracing_2pc.core.errors import AbortedError
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.names import FAILPOINTS
+from tracing_2pc.core.states import Decision
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import served
+
+OF_TASKS = "driver.during_collection"  # a script has no task whose receipts it reads
+BY_ABORT = "files.before_abort"
+POINTS = [
+    point
+    for point in FAILPOINTS
+    if point.startswith(("driver.", "delivery.", "executor.", "files."))
+    and point != OF_TASKS
+]
+FIRST = {"executor.after_first_prepare", "driver.after_decide", BY_ABORT}
+"""Points at which `make test` kills, too."""
+
+
+def rows_of(batch: int) -> pa.Table:
+    """Return a batch's rows, in two parts."""
+    first = batch * 4
+    parts = [range(first, first + 2), range(first + 2, first + 4)]
+    return pa.concat_tables(pa.table({"id": [*part]}) for part in parts)
+
+
+def script(folder: Path, ledger: str, batch: int, *, fails: bool = False) -> None:
+    """Write a batch to a service and a folder, and note whether it was new."""
+    rows = rows_of(batch)
+    if fails:  # the ledger's table has no such column
+        rows = rows.append_column("other", pa.array(["x"] * rows.num_rows))
+    is_new = write(
+        [FileSink(folder / "out"), ParticipantSink({"ledger": ledger})],
+        rows,
+        application="daily",
+        batch=batch,
+        log=f"sqlite:///{folder}/log.db",
+    )
+    (folder / "told").write_text(str(is_new))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TPC_TOKEN", "not-looked-at")
+    rows = TaggedRows(f"sqlite:///{tmp_path}/ledger.db", table="orders")
+    with served(rows) as url:
+        script(tmp_path, url, 0)
+        yield url
+
+
+def held(folder: Path) -> tuple[list[int], list[int]]:
+    """Return the ids that each of both has, sorted."""
+    with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as database:
+        rows = database.execute("SELECT id FROM orders ORDER BY id").fetchall()
+    files = [
+        pq.ParquetFile(file).read() for file in (folder / "out").rglob("*.parquet")
+    ]
+    return [id_ for (id_,) in rows], sorted(
+        n for t in files for n in t["id"].to_pylist()
+    )
+
+
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(p, marks=() if p in FIRST else pytest.mark.ci) for p in POINTS],
+)
+def test_a_script_that_is_killed_is_started_again(tmp_path, ledger, point):
+    """Each row is everywhere once, and it is told whether the batch was written."""
+    first, *about = (failing,) if point == BY_ABORT else (script, 1)
+    (scratch := tmp_path / "scratch").mkdir()
+    assert (
+        elsewhere(scratch, first, tmp_path, ledger, *about, killed_at=point) == "killed"
+    )
+    assert (scratch / "fired").exists()
+    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
+        left = log.read(TransactionId("daily", 1, 1))
+    is_decided = left is not None and left.decision is Decision.COMMIT
+    assert elsewhere(scratch, script, tmp_path, ledger, 1) == "ended"
+    assert (tmp_path / "told").read_text() == str(not is_decided)
+    assert held(tmp_path) == ([*range(8)], [*range(8)])
+    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
+        assert log.unfinished() == []
+    assert [*(tmp_path / "out").glob(".tpc/*")] == []
+    database = f"sqlite:///{tmp_path}/ledger.db"
+    assert check_run(f"sqlite:///{tmp_path}/log.db", [("ledger", database)]) == []
+
+
+def failing(folder: Path, ledger: str) -> None:
+    """Write a batch that the ledger refuses: nothing of it stays in the folder."""
+    with pytest.raises(AbortedError):
+        script(folder, ledger, 1, fails=True)
+
+
+def test_a_batch_that_a_participant_refuses_is_nowhere(tmp_path, ledger):
+    """Not in the folder either, whose part was prepared first."""
+    failing(tmp_path, ledger)
+    assert held(tmp_path) == ([*range(4)], [*range(4)])

@@ -1,0 +1,293 @@
+"""`write`: a batch of a script, without Spark; what its rows are in Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import numbers
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from tracing_2pc.core.errors import (
+    EACH_TIME,
+    AbortedError,
+    ConfigurationError,
+    ParticipantError,
+    TwoPhaseError,
+)
+from tracing_2pc.core.log_reader import OperatorLog, TransactionFilter
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    Receipt,
+    TransactionRecord,
+    count_rows,
+)
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Decision
+from tracing_2pc.protocol.decisions import describe_cause, in_a_line
+from tracing_2pc.sinks.base import Sink, until_stopped, write_traced_branch
+from tracing_2pc.sinks.job import Job
+from tracing_2pc.store import open_log
+from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.sdk import lifecycle
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+_ROWS: Final = 10_000
+"""Rows that a sink gets at a time, as from Spark."""
+
+_FLUSH_SECONDS: Final = 0.5
+
+_PLAIN: Final = (bool, int, float, Decimal, str, bytes, date)
+"""Types of Python of which a column is looked at no closer."""
+
+_TOGETHER: Final = ({"int", "float"}, {"int", "Decimal"})
+"""What has one type of Arrow's together, and loses nothing."""
+
+
+def write(
+    sink: Sink | Sequence[Sink],
+    rows: Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch,
+    *,
+    application: str,
+    batch: int,
+    log: str | None = None,
+    on_pending: Literal["wait", "fail"] | None = None,
+    settings: Settings | None = None,
+    replaces: Collection[str] = (),
+) -> bool:
+    """Write rows everywhere or nowhere, without Spark; False if they were written.
+
+    For a script that may be killed anywhere and is started again with the same batch,
+    as by cron or Airflow: the rows then land exactly once in every sink. What an
+    earlier run has decided is delivered first, and what it has not decided is aborted.
+    A batch whose commit was decided is a replay: it is delivered, and nothing is
+    written again, whatever `rows` has now. When this returns, every participant has
+    acknowledged the commit.
+
+    One process at a time. A second one that writes takes over: the first one raises
+    `AbortedError`, and its batch is nowhere, or was decided and is a replay.
+
+    Args:
+        sink: a `ParticipantSink`, `FileSink`, `DeltaSink` or a sink of your own; or
+            several of any kind, in a list.
+        rows: dicts by column, or an Arrow table. The dicts may lack columns: what is
+            left out is None. A column is an integer of 64 bits, a double (also 1 beside
+            1.5), a decimal, text, bytes, a boolean, a date, a time stamp, a list or a
+            struct, as its values are; other mixtures are refused. A column that has
+            nothing but None has no type: a table sets it to null, and files leave it
+            out. Give an Arrow table to have the same types in each batch.
+        application: the name of this series of batches, for ever: 1 to 40 lower-case
+            letters, digits and dashes. No stream may have it.
+        batch: the number of this batch. The next one has a higher number; the first one
+            is 0, or that of `tracing-2pc init --from-batch`. The same number, or that
+            of an earlier batch on record, is a replay.
+        log: URL of the decision log, as for `two_phase_commit`.
+        on_pending: what to do when a participant does not acknowledge a commit: `wait`
+            for it, or `fail`, which leaves it to the next call or `tracing-2pc
+            recover`. Default: the setting, which is `wait`.
+        settings: default is what `Settings.load()` finds.
+        replaces: as for `two_phase_commit`.
+
+    Raises:
+        AbortedError: nothing was committed; call it again with the same batch.
+        CommitPendingError: decided commit, and not acknowledged by everybody yet. With
+            the same batch again it is delivered.
+        ConfigurationError: what to change. Nothing was written.
+        ContractError: what is wrong with a sink of your own.
+        DecisionLogError: the log cannot be reached.
+        HeuristicError: a participant went against the decision.
+    """
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
+        raise ConfigurationError(f"batch: {batch!r} is not a whole number from 0")
+    chosen = settings or Settings.load()
+    chosen = dataclasses.replace(
+        chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
+    )
+    job = Job.of(sink, application, chosen, replaces)
+    batches = to_table(rows).to_batches(max_chunksize=_ROWS)
+    job.check()
+    lifecycle.start(application)
+    instruments.start(application)
+    try:
+        with contextlib.closing(open_log(chosen.log or "")) as opened:
+            return _Script(job, opened, batches).apply(batch)
+    finally:
+        lifecycle.flush(_FLUSH_SECONDS)
+
+
+@dataclasses.dataclass
+class _Script:
+    job: Job
+    log: OperatorLog
+    batches: list[pa.RecordBatch]
+    rows: int = 0
+    cancelled: bool = False
+    error: Exception | None = None
+    transaction: str = ""
+
+    def apply(self, batch: int) -> bool:
+        started = time.monotonic()
+        application = self.job.application
+        coordinator = self.job.coordinator(
+            self.log, OpenTelemetryTracing(), lambda: False
+        )
+        try:
+            wrote = not self._is_past(batch) and coordinator.apply(
+                batch,
+                run=uuid.uuid4().hex,
+                query=self.job.writes,
+                write=self._write,
+                cancel=self._cancel,
+            )
+        except Exception as error:
+            if error is not self.error or not _is_of_the_rows(error):
+                raise
+            raise self._aborted(error) from error
+        if not wrote:
+            text = "replay of a decided batch: application=%s batch=%d"
+            logger.info(text, application, batch)
+            return False
+        text = "committed: application=%s batch=%d rows=%d seconds=%.1f"
+        seconds = time.monotonic() - started
+        logger.info(text, application, batch, self.rows, seconds)
+        return True
+
+    def _is_past(self, batch: int) -> bool:
+        """Whether a batch before the newest one is on record as committed.
+
+        The coordinator has then delivered it, before it began a later one.
+        """
+        chosen = TransactionFilter(self.job.application, limit=1)
+        if not any(
+            row.transaction.batch > batch for row in self.log.transactions(chosen)
+        ):
+            return False
+        chosen = dataclasses.replace(chosen, batch=batch)
+        return any(
+            row.decision is Decision.COMMIT for row in self.log.transactions(chosen)
+        )
+
+    def _write(self, record: TransactionRecord) -> Sequence[Receipt]:
+        place = record.id, BranchId(0, 0), record.participants, record.carrier
+        context = BranchContext(*place, lambda: self.cancelled)
+        batches = until_stopped(self.batches, context)
+        try:
+            receipts = write_traced_branch(self.job.sink, context, batches)
+        except Exception as error:
+            self.error, self.transaction = error, str(record.id)
+            raise
+        self.rows = count_rows(receipts)
+        return receipts
+
+    def _cancel(self, _: TransactionRecord) -> None:
+        self.cancelled = True
+
+    def _aborted(self, error: Exception) -> AbortedError:
+        reason = in_a_line(describe_cause(error))
+        about = "" if self.transaction in reason else f"{self.transaction}: "
+        again = "" if EACH_TIME in reason else "; call it again with the same batch"
+        return AbortedError(
+            f"{about}{reason}. Nothing was committed{again}",
+            transaction_id=self.transaction,
+        )
+
+
+def _is_of_the_rows(error: Exception) -> bool:
+    """Whether a sink has raised it, or a participant has voted by it."""
+    return not isinstance(error, TwoPhaseError) or isinstance(error, ParticipantError)
+
+
+# --- rows -----------------------------------------------------------------------------
+
+
+def to_table(rows: Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch) -> pa.Table:
+    """Return rows as one Arrow table, each column in the one type of its values.
+
+    Raises:
+        ConfigurationError: names the column, and the types of its values.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ConfigurationError(
+            "rows are written as Arrow: pip install 'tracing-2pc[script]'"
+        ) from None
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pa.Table):
+        return rows
+    records = [*rows] if isinstance(rows, Iterable) else [rows]
+    for record in records:
+        if not isinstance(record, Mapping):
+            raise ConfigurationError(
+                "rows: expected dicts by column, or a pyarrow.Table, not "
+                f"{type(record).__name__}"
+            )
+    names = dict.fromkeys(name for record in records for name in record)
+    if records and not names:
+        raise ConfigurationError("rows: they have no columns")
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise ConfigurationError(f"rows: the column {odd[0]!r} has no name in text")
+    return pa.table({n: _to_array(n, [r.get(n) for r in records]) for n in names})
+
+
+def _to_array(name: str, values: list[Any]) -> Any:
+    import pyarrow as pa
+
+    found: dict[str, set[str]] = {}
+    types = {*map(type, values)} - {type(None)}
+    if len(types) > 1 or not types <= {*_PLAIN}:
+        _note_kinds(name, values, found)
+    for path, kinds in found.items():
+        if len(kinds) > 1 and kinds not in _TOGETHER:
+            raise _refused(path, kinds)
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError, TypeError):
+        raise _refused(name, {_kind(v) for v in values if v is not None}) from None
+
+
+def _note_kinds(path: str, values: Iterable[Any], found: dict[str, set[str]]) -> None:
+    """Note what a column holds, and what is inside of that, at any depth.
+
+    Arrow would take the first value's type, and make a day of a later time stamp.
+    """
+    for value in values:
+        if value is None:
+            continue
+        found.setdefault(path, set()).add(_kind(value))
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                _note_kinds(f"{path}.{name}", [inner], found)
+        elif isinstance(value, list | tuple):
+            _note_kinds(f"{path}[]", value, found)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, numbers.Integral):
+        return "int"
+    if isinstance(value, numbers.Real):
+        return "float"
+    if isinstance(value, datetime):
+        return f"datetime {'without' if value.tzinfo is None else 'with'} a zone"
+    return type(value).__name__
+
+
+def _refused(path: str, kinds: Collection[str]) -> ConfigurationError:
+    return ConfigurationError(
+        f"column {path!r} has values that Arrow has no type for, or no single one "
+        f"({', '.join(sorted(kinds))}): give each row one of the same type, or None"
+    )
