@@ -83,7 +83,7 @@ def check_begin(
         raise ConfigurationError(f"a participant is named twice: {participants}")
     _check_query(status, query)
     if not status.known:
-        _check_first_batch(status.application, batch, query, stream=stream)
+        _check_first_batch(status.application, batch, query, stream=opening.stream)
     if status.quarantined:
         raise HeuristicError(
             f"{status.quarantined} is quarantined: {status.reason}. A person must "
@@ -95,7 +95,7 @@ def check_begin(
             f"run {run} of application {status.application!r} was superseded by run "
             f"{status.newest_run}: stop this query"
         )
-    _check_age(status, batch, run, stream=stream)
+    _check_age(status, batch, run, stream=opening.stream)
     if batch != status.committed:  # else a replay: for the participants on record
         if opening.stream:
             _check_before(status, batch)
