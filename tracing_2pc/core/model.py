@@ -290,11 +290,6 @@ class JournalAt(NamedTuple):
     url: str  # without secrets
 
 
-def is_launch(own_sinks: Collection[str]) -> bool:
-    """Whether they are a launch's: its record has what anybody needs to tell them."""
-    return not {"launch-image", "launch-job"}.isdisjoint(own_sinks)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """What the decision log holds of one transaction.
@@ -360,9 +355,14 @@ class TransactionRecord:
         return tuple(p for p in self.participants if p in lost)
 
     @property
+    def is_launch(self) -> bool:
+        """Whether a launch began it: its facts are all that its sinks need."""
+        return self.launch_namespace is not None
+
+    @property
     def job_only(self) -> frozenset[str]:
         """Sinks that nobody but the job can tell the decision."""
-        return frozenset() if is_launch(self.own_sinks) else self.own_sinks
+        return frozenset() if self.is_launch else self.own_sinks
 
     @property
     def trace_id(self) -> str | None:

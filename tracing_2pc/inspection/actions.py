@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tracing_2pc.core.model import TransactionId, TransactionRecord, is_launch, way_back
+from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
     Decision,
@@ -100,7 +100,7 @@ def _after_the_end(
     if context.is_replayed:
         batch, attempt = record.id.batch, record.id.attempt + 1
         who = "the next start of the query writes"
-        if is_launch(record.own_sinks):
+        if record.is_launch:
             who = "`tracing-2pc launch`, by --again or of a changed file, tries"
         yield NextStep(f"{who} batch {batch} again, as attempt {attempt}")
     what = "it is forgotten, once Spark has begun a later batch"

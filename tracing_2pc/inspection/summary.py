@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracing_2pc.core.model import ADOPTED, DeliveryRecord, is_launch
+from tracing_2pc.core.model import ADOPTED, DeliveryRecord
 from tracing_2pc.core.names import CAUSES
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.participants import ParticipantReport
@@ -66,7 +66,7 @@ def describe_no_action(view: TransactionView) -> str:
     """Return why there is nothing to do about a transaction itself."""
     if not view.is_replayed:
         return "Nothing: it needs nobody."
-    if is_launch({d.participant for d in view.deliveries if d.own_sink}):
+    if view.record.get("launch_namespace"):
         return (
             "Nothing about this attempt. Mend why it was rolled back, and launch the "
             "file again: changed, or by --again."
