@@ -184,6 +184,13 @@ def test_who_it_is(world):
     assert after["gauges"].keys() == world.resource.gauges().keys()
 
 
+def test_no_column_is_looked_for_that_this_release_does_not_add(world, monkeypatch):
+    """`GET /whoami` of a watcher opens no read for it, each time."""
+    opened: list[object] = []
+    monkeypatch.setattr(world.resource, "_reading", lambda: opened.append(0))
+    assert list(world.resource.unfit()) == opened == []
+
+
 def test_another_journal_is_another(tmp_path):
     """Two resources in one database are two participants."""
     from tracing_2pc.participant import TaggedRows

@@ -92,6 +92,7 @@ def test_a_role_that_owns_nothing_works_without_a_new_column(
     def with_a_note(tables: Tables, *args: str) -> None:
         make_tables(tables, *args)
         tables.branch.append_column(added("0.2.0", "note", sa.Text()))
+        tables.grows = True
 
     execute(OWNERS)
     begin(of("orders"), 0)

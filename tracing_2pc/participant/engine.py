@@ -311,6 +311,8 @@ class ParticipantEngine:
 
     def unfit(self) -> Sequence[tuple[str, str]]:
         """Return what does not fit at what it depends on, each with its cure."""
+        if not self._journal.tables.grows:
+            return []
         with self._reading() as connection:
             return [
                 (
