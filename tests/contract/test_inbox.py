@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import threading
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 from support.databases import url
+from support.texts import texts
 from support.waiting import AT_LAST, until
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
@@ -20,9 +22,14 @@ from tracing_2pc.core.model import Carrier
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.inbox import Inbox, NewEvent, Offset, Stored, shared_flush, tables
 from tracing_2pc.inbox import inbox as inboxes
-from tracing_2pc.inbox.inbox import InboxChangedError
+from tracing_2pc.inbox.changed import InboxChangedError
+from tracing_2pc.inbox.tables import MANY, InboxTables
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.store.kit import added
 
 __all__ = ["url"]
+
+TEXTS = texts("kit")
 
 DAY = 86_400.0
 START = Offset()
@@ -640,3 +647,68 @@ def test_a_thread_that_is_ended_leads_nobody_to_wait(inbox):
     first.join(AT_LAST)
     inbox.store("shop", [event("c")])
     assert ids(inbox) == ["a", "c"]
+
+
+BEFORE = "CREATE TABLE events_tpc_head (version INTEGER, inbox VARCHAR(32))"
+
+
+@pytest.mark.parametrize("must_exist", [False, True])
+@pytest.mark.parametrize(
+    ("made", "refused"),
+    [
+        (BEFORE, "unreleased inbox"),
+        ("UPDATE events_tpc_schema SET version = 2", "newer inbox"),
+        ("UPDATE events_tpc_schema SET kind = 'TaggedRows'", "another kind of inbox"),
+    ],
+    ids=["before the first release", "newer", "another kind"],
+)
+def test_an_inbox_that_is_not_ours_is_refused(url, made, refused, must_exist):
+    """In one line, before anything is read or written: also by who only reads."""
+    if made != BEFORE:
+        with contextlib.closing(Inbox(url)) as inbox:
+            inbox.open()
+    with contextlib.closing(Inbox(url, must_exist=must_exist)) as inbox:
+        with inbox._database.write() as connection:
+            connection.exec_driver_sql(made)
+        with pytest.raises(ConfigurationError, match=TEXTS[refused]) as error:
+            inbox.end()
+    assert "\n" not in str(error.value)
+
+
+def test_a_participant_has_not_the_name_of_an_inbox(url):
+    """Their tables would be the same: the second one is refused."""
+    with contextlib.closing(Inbox(url)) as inbox:
+        stored = inbox.store("shop", [event("a")])
+        with pytest.raises(ConfigurationError, match="of another kind, inbox"):
+            TaggedRows(url, table="events").identity(None)
+        assert inbox.store("shop", [event("a")]) == [stored[0]._replace(is_new=False)]
+
+
+def test_a_later_release_adds_columns_beside_this_one(url, monkeypatch):
+    """Both store, read and confirm on; to each it is the same inbox."""
+
+    def with_a_note(tables: InboxTables, name: str) -> None:
+        make_tables(tables, name)
+        for table in (tables.head, tables.event, tables.key, tables.reader):
+            table.append_column(added("0.2.0", "note", sa.Text()))
+
+    with contextlib.closing(Inbox(url)) as first:
+        first.begin("reader")
+        first.store("shop", [event("a")])
+        make_tables = InboxTables.__init__
+        monkeypatch.setattr(InboxTables, "__init__", with_a_note)
+        with contextlib.closing(Inbox(url)) as second:
+            for inbox, name in ((second, "b"), (first, "c")):
+                many = [event(f"{name}{n}") for n in range(MANY)]
+                assert inbox.store("shop", [event(name)])[0].is_new
+                assert all(one.is_new for one in inbox.store("shop", many))
+            assert ids(first) == ids(second)
+            assert len(ids(first)) == 1 + 2 * (MANY + 1)
+            assert first.end() == second.end()
+            second.confirm("reader", first.end())
+            assert first.begin("reader", newest=True) == second.end()
+            with second._database.read() as connection:
+                inspector = sa.inspect(connection)
+                for table in ("inbox", "event", "key", "reader"):
+                    columns = inspector.get_columns(f"events_tpc_{table}")
+                    assert columns[-1]["name"] == "note"

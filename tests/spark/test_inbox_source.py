@@ -18,7 +18,7 @@ from tracing_2pc.core import names
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.http.events import events_blueprint
 from tracing_2pc.inbox import Inbox, NewEvent
-from tracing_2pc.inbox.inbox import InboxChangedError
+from tracing_2pc.inbox.changed import InboxChangedError
 from tracing_2pc.spark.inbox_source import InboxSource
 
 __all__ = ["exported"]

@@ -15,6 +15,7 @@ from tracing_2pc.core.errors import ConfigurationError, RefusalError, TwoPhaseEr
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.settings import LOCK_WAIT, check_name, seconds
 from tracing_2pc.core.states import Refusal
+from tracing_2pc.inbox.changed import PUT_BACK, InboxChangedError, raise_if_changed
 from tracing_2pc.inbox.event import Event, NewEvent, Offset, Stored
 from tracing_2pc.inbox.placing import Answer, Request, lacking, place_all
 from tracing_2pc.inbox.shared_flush import FullError, SharedFlush
@@ -38,10 +39,6 @@ logger = logging.getLogger(__name__)
 
 AlsoDo = Callable[[Connection, str, Sequence[NewEvent]], None]
 """A caller's own work in the transaction that stores new events of a producer."""
-
-
-class InboxChangedError(ConfigurationError):
-    """An inbox is not the one that a reader has read: it was put back, or trimmed."""
 
 
 class BusyError(RefusalError):
@@ -77,8 +74,9 @@ class Inbox:
         clock: Unix seconds.
 
     Raises:
-        ConfigurationError: not such a URL, a wrong name, or `ids` below `keep`; with
-            `must_exist`, at the first use, that there is none.
+        ConfigurationError: not such a URL, a wrong name, or `ids` below `keep`; at the
+            first use, that a newer release made it, or a version before the first one;
+            with `must_exist`, that there is none.
     """
 
     def __init__(
@@ -131,7 +129,7 @@ class Inbox:
             self._find()
             return
         with self._database.setup() as connection:
-            head = self._tables.create(connection, self._asked)
+            head = self._tables.make(connection, self._asked)
         if any(getattr(head, name) > time for name, time in self._asked.items()):
             logger.warning(
                 "inbox %s keeps events for %.0f s and ids for %.0f s: longer than this "
@@ -146,7 +144,7 @@ class Inbox:
         is_there = missing_file(self._database.url) is None
         if is_there:
             with self._database.read() as connection:
-                is_there = self._tables.exist(connection)
+                is_there = self._tables.exists(connection)
         if not is_there:
             raise ConfigurationError(
                 f"there is no inbox {self.name} at {self.address}: look at its url and "
@@ -243,7 +241,7 @@ class Inbox:
                 failpoint("inbox.after_commit")
             else:
                 with self._writing() as connection:
-                    before = self._tables.add(connection, now, added)
+                    before = self._tables.add_events(connection, now, added)
         except sa.exc.IntegrityError:
             return None
         return [[s._replace(position=before + s.position) for s in p] for p in placed]
@@ -297,7 +295,7 @@ class Inbox:
             known |= found
         answers, added = place_all(requests, known, last)
         if added:
-            self._tables.add(connection, self._clock(), added)
+            self._tables.add_events(connection, self._clock(), added)
         return answers, [event for _, _, event in added]
 
     # --- reading ---------------------------------------------------------------------
@@ -350,7 +348,7 @@ class Inbox:
         if len(found) != wanted:
             raise InboxChangedError(
                 f"inbox {self.name} at {self.address}: {wanted} events were after "
-                f"position {after.position}, and {len(found)} are left. {_PUT_BACK}"
+                f"position {after.position}, and {len(found)} are left. {PUT_BACK}"
             )
         return found
 
@@ -366,27 +364,8 @@ class Inbox:
             self._check(connection, self._tables.head_of(connection), offset)
 
     def _check(self, connection: Connection, head: Any, offset: Offset) -> None:
-        where = f"inbox {self.name} at {self.address}: position {offset.position}"
-        if offset.inbox not in ("", head.inbox):
-            raise InboxChangedError(f"{where} was read in another inbox. {_PUT_BACK}")
-        if offset.position > head.position:
-            raise InboxChangedError(
-                f"{where} was read, and it ends at {head.position}. {_PUT_BACK}"
-            )
-        if offset.position < head.trimmed:
-            raise InboxChangedError(
-                f"{where} is the start, and events up to {head.trimmed} are deleted: "
-                "raise keep=, or begin a new reader with a new checkpoint"
-            )
-        found = self._tables.offset_of(connection, offset.position, head.inbox)
-        read, there = offset.digest, found.digest
-        if not read:  # an earlier checkpoint
-            read, there = offset.id, found.id
-        if "" not in (read, there) and read != there:
-            raise InboxChangedError(
-                f"{where} was event {offset.id!r}, and is another event {found.id!r}. "
-                f"{_PUT_BACK}"
-            )
+        there = self._tables.offset_of(connection, offset.position, head.inbox)
+        raise_if_changed(f"inbox {self.name} at {self.address}", head, offset, there)
 
     # --- readers ---------------------------------------------------------------------
 
@@ -400,7 +379,7 @@ class Inbox:
         with self._database.write() as connection:
             self._tables.lock_head(connection)
             head = self._tables.head_of(connection)
-            known = self._reader(connection, reader)
+            known = self._tables.reader_of(connection, reader)
             position = head.position if newest else head.trimmed
             if newest and known is not None:
                 position = known.position
@@ -420,13 +399,9 @@ class Inbox:
             self._check(connection, self._tables.head_of(connection), offset)
             self._hold(connection, reader, offset)
 
-    def _reader(self, connection: Connection, reader: str) -> Any:
-        rows = {row.reader: row for row in self._tables.readers(connection)}
-        return rows.get(reader)
-
     def _hold(self, connection: Connection, reader: str, offset: Offset) -> None:
         """Note a reader, or that one has gone back. The caller holds the head."""
-        known, now = self._reader(connection, reader), self._clock()
+        known, now = self._tables.reader_of(connection, reader), self._clock()
         if known is None:
             self._tables.add_reader(connection, reader, offset, now)
         elif offset.position < known.position:
@@ -505,12 +480,6 @@ class Inbox:
             "tpc.inbox.backlog": float(head.position - slowest),
             "tpc.inbox.oldest_age": age,
         }
-
-
-_PUT_BACK: Final = (
-    "It was put back from a copy, or is another one: find out what is missing before a "
-    "reader goes on with a new checkpoint"
-)
 
 
 def _check_times(keep: float, ids: float) -> None:

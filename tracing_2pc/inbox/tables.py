@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,12 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql
 
-from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import carrier_from_json
 from tracing_2pc.inbox.event import MAX_ID, Event, NewEvent, Offset
 from tracing_2pc.store.engines.database import driver_errors
 from tracing_2pc.store.engines.postgresql import FLUSHED
 from tracing_2pc.store.engines.writes import supports_joined_writes
+from tracing_2pc.store.kit import Schema, settled
 
 VERSION: Final = 1
 MAX_NAME: Final = 40
@@ -48,22 +47,21 @@ Placed = tuple[int, str, NewEvent]
 """A new event, its producer, and its place among those added with it: 1, 2, 3, …"""
 
 
-class InboxTables:
-    """The tables of one inbox, whose names begin with its `name`."""
+class InboxTables(Schema):
+    """The tables of one inbox: `<name>_tpc_…`."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.metadata = sa.MetaData()
-        self.head = self._add(
-            "head",
-            sa.Column("version", sa.Integer, nullable=False),
-            sa.Column("inbox", sa.String(32), nullable=False),
+        prefix = f"{name}_tpc_"
+        before = f"{prefix}head"
+        super().__init__(prefix, "inbox", VERSION, f"the inbox {name}", before)
+        self.head = self.add(
+            "inbox",
             sa.Column("position", sa.BigInteger, nullable=False),
             sa.Column("trimmed", sa.BigInteger, nullable=False),
             sa.Column("keep", sa.Float(53), nullable=False),
             sa.Column("ids", sa.Float(53), nullable=False),
         )
-        self.event = self._add(
+        self.event = self.add(
             "event",
             sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
             sa.Column("producer", sa.String(MAX_NAME), nullable=False),
@@ -73,7 +71,7 @@ class InboxTables:
             sa.Column("carrier", sa.Text, nullable=False),
         )
         position = sa.Column("position", sa.BigInteger, nullable=False)
-        self.key = self._add(
+        self.key = self.add(
             "key",
             sa.Column("producer", sa.String(MAX_NAME), primary_key=True),
             sa.Column("id", sa.String(MAX_ID), primary_key=True),
@@ -82,19 +80,22 @@ class InboxTables:
             sa.Column("at", sa.Float(53), nullable=False),
         )
         sa.Index(f"{name}_tpc_key_position", position)
-        self.reader = self._add(
+        self.reader = self.add(
             "reader",
             sa.Column("reader", sa.String(MAX_NAME), primary_key=True),
             sa.Column("position", sa.BigInteger, nullable=False),
             sa.Column("id", sa.String(MAX_ID), nullable=False),
             sa.Column("at", sa.Float(53), nullable=False),
         )
-        self.passed = self._add(
+        self.passed = self.add(
             "passed",
             sa.Column("at", sa.Float(53), primary_key=True),
             sa.Column("position", sa.BigInteger, nullable=False),
         )
 
+        of = self.head.join(self.identity, sa.true())
+        inbox = self.identity.c.id.label("inbox")
+        self._head = sa.select(*settled(self.head), inbox).select_from(of)
         self._lock = sa.select(self.head.c.position).with_for_update()
         c, ids = self.key.c, sa.bindparam("ids", type_=sa.Text)
         listed = sa.select(sa.func.json_array_elements_text(_as_json(ids)))
@@ -103,9 +104,9 @@ class InboxTables:
             sa.func.json_each(ids)
         )
         asked = sa.select(self.head.c.position, c.id, c.digest, c.position)
-        of = c.producer == sa.bindparam("of")
+        mine = c.producer == sa.bindparam("of")
         self._known = {
-            name: asked.select_from(self.head.outerjoin(self.key, of & among))
+            name: asked.select_from(self.head.outerjoin(self.key, mine & among))
             for name, among in (
                 ("postgresql", c.id == sa.func.any(array)),
                 ("sqlite", c.id.in_(items)),
@@ -117,9 +118,6 @@ class InboxTables:
         moved = self.head.update().values(position=self.head.c.position + count)
         self._moved = moved.returning((self.head.c.position - count).label("before"))
         self.append = self._append()
-
-    def _add(self, suffix: str, *columns: sa.Column[Any]) -> sa.Table:
-        return sa.Table(f"{self.name}_tpc_{suffix}", self.metadata, *columns)
 
     def _append(self) -> sa.Select[Any]:
         """Return what adds a JSON list of new events; it selects the position before.
@@ -143,41 +141,32 @@ class InboxTables:
         }
         inserts = []
         for table in (self.key, self.event):
-            values = sa.select(*(added[c.name] for c in table.c)).select_from(
+            names = [column.name for column in settled(table)]
+            values = sa.select(*(added[name] for name in names)).select_from(
                 head.join(rows, sa.true())
             )
-            insert = table.insert().from_select(table.c.keys(), values)
+            insert = table.insert().from_select(names, values)
             inserts.append(insert.cte(f"add_{table.name}"))
         return sa.select(head.c.before, sa.text(FLUSHED)).add_cte(*inserts)
 
-    def exist(self, connection: Connection) -> bool:
-        """Whether somebody has made them."""
-        return sa.inspect(connection).has_table(self.head.name)
-
-    def create(self, connection: Connection, asked: Mapping[str, float]) -> Any:
+    def make(self, connection: Connection, asked: Mapping[str, float]) -> Any:
         """Make what is missing; return the head. The caller excludes other creators.
 
         `keep` and `ids` that are asked for hold, if they are not shorter than before.
 
         Raises:
-            ConfigurationError: a newer release made them.
+            ConfigurationError: as `Schema.exists`.
         """
-        self.metadata.create_all(connection)
-        head = connection.execute(sa.select(self.head)).one_or_none()
+        self.create(connection)
+        head = connection.execute(self._head).one_or_none()
         if head is None:
-            first = {"version": VERSION, "position": 0, "trimmed": 0}
-            times = {"inbox": uuid.uuid4().hex, "keep": KEEP, "ids": IDS, **asked}
-            connection.execute(self.head.insert().values({**first, **times}))
-        elif head.version == VERSION:
+            first = {"position": 0, "trimmed": 0, "keep": KEEP, "ids": IDS, **asked}
+            connection.execute(self.head.insert().values(first))
+        else:
             keep = max(head.keep, asked.get("keep", 0.0))
             ids = max(head.ids, asked.get("ids", 0.0), keep)
             if (keep, ids) != (head.keep, head.ids):
                 self.set_times(connection, keep, ids)
-        else:
-            raise ConfigurationError(
-                f"{self.head.name} has version {head.version}, this tracing_2pc knows "
-                f"{VERSION}: upgrade tracing_2pc here"
-            )
         return self.head_of(connection)
 
     def set_times(self, connection: Connection, keep: float, ids: float) -> None:
@@ -207,7 +196,9 @@ class InboxTables:
         }
         return rows[0][0], found
 
-    def add(self, connection: Connection, at: float, events: Sequence[Placed]) -> int:
+    def add_events(
+        self, connection: Connection, at: float, events: Sequence[Placed]
+    ) -> int:
         """Add events after the last one; return the position before the first.
 
         Raises:
@@ -255,7 +246,9 @@ class InboxTables:
         cursor, names = connection.connection.cursor(), connection.dialect
         with driver_errors(connection):
             for table, lines in ((self.key, keys), (self.event, kept)):
-                name = names.identifier_preparer.format_table(table)
+                quote = names.identifier_preparer.quote
+                columns = ", ".join(quote(column.name) for column in settled(table))
+                name = f"{quote(table.name)} ({columns})"
                 with cursor.copy(f"COPY {name} FROM STDIN") as copy:
                     copy.write("".join(lines))
 
@@ -266,7 +259,8 @@ class InboxTables:
     ) -> list[Event]:
         """Return events of a range of positions, in order."""
         c = self.event.c
-        asked = sa.select(self.event).where(c.position > after, c.position <= through)
+        asked = sa.select(*settled(self.event))
+        asked = asked.where(c.position > after, c.position <= through)
         rows = connection.execute(asked.order_by(c.position).limit(most))
         return [
             Event(
@@ -282,11 +276,11 @@ class InboxTables:
 
     def head_of(self, connection: Connection) -> Any:
         """Return the head's row: inbox, position, trimmed."""
-        return connection.execute(sa.select(self.head)).one()
+        return connection.execute(self._head).one()
 
     def offset_of(self, connection: Connection, position: int, inbox: str) -> Offset:
         """Return the place after the event at a position, as long as its id is kept."""
-        asked = sa.select(self.key).where(self.key.c.position == position)
+        asked = sa.select(*settled(self.key)).where(self.key.c.position == position)
         row = connection.execute(asked).one_or_none()
         if row is None:
             return Offset(position, "", inbox)
@@ -310,8 +304,13 @@ class InboxTables:
         """Return each reader's row, the slowest first."""
         c = self.reader.c
         return connection.execute(
-            sa.select(self.reader).order_by(c.position, c.reader)
+            sa.select(*settled(self.reader)).order_by(c.position, c.reader)
         ).all()
+
+    def reader_of(self, connection: Connection, reader: str) -> Any:
+        """Return a reader's row; None if there is none."""
+        asked = sa.select(*settled(self.reader)).where(self.reader.c.reader == reader)
+        return connection.execute(asked).one_or_none()
 
     def add_reader(
         self, connection: Connection, reader: str, offset: Offset, at: float

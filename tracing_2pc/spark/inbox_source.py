@@ -19,7 +19,7 @@ import pyarrow as pa
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.inbox import Event, Inbox, Offset
-from tracing_2pc.inbox.inbox import InboxChangedError
+from tracing_2pc.inbox.changed import InboxChangedError
 
 try:
     from pyspark.sql.datasource import (

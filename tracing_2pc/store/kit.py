@@ -1,8 +1,8 @@
 """The tables of a store, which are made at once, and the columns that come later.
 
-A store is a decision log, or the journal of a participant: tables whose names begin
-alike, of one kind and one version. Processes of two releases work on one store. So a
-release adds columns and tables, and changes nothing else:
+A store is a decision log, the journal of a participant, or an inbox: tables whose names
+begin alike, of one kind and one version. Processes of two releases work on one store.
+So a release adds columns and tables, and changes nothing else:
 
 - A column that is `added` is NULL where the earlier release writes a row.
 - Whether it is there is looked at for each connection, not assumed: a role that does
@@ -206,5 +206,5 @@ def _may_alter(connection: sa.Connection, table: sa.Table) -> bool:
 def _unreleased(store: str) -> str:
     return (
         f"{store} was made by a version before the first release, and cannot be read: "
-        "finish its transactions with that version, then begin with a new one"
+        "finish what is in it with that version, then begin with a new one"
     )

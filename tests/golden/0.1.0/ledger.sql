@@ -29,10 +29,10 @@ CREATE TABLE orders_tpc_branch (
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79582966334691071508e+09,1.79582966340829300877e+09);
-INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79582966350379109377e+09,1.79582966355045485495e+09);
-INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79582966357211542131e+09,1.79582966358310675619e+09);
-INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79582966360711312296e+09,NULL);
+INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79583040591897606847e+09,1.79583040593955564501e+09);
+INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79583040598083662985e+09,1.79583040600774145123e+09);
+INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79583040604506468775e+09,1.79583040605670690541e+09);
+INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79583040608460760114e+09,NULL);
 CREATE TABLE orders_tpc_hidden (
 	tag INTEGER NOT NULL, 
 	doomed BIGINT, 
@@ -44,7 +44,7 @@ CREATE TABLE orders_tpc_schema (
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "orders_tpc_schema" VALUES(1,'918a6fc1c0a94d3d94871a14d6304734','tagged_rows');
+INSERT INTO "orders_tpc_schema" VALUES(1,'46f68a90bf6243028aa09f1cb1fc05bb','tagged_rows');
 CREATE TABLE orders_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -54,10 +54,10 @@ CREATE TABLE orders_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-289f2f599200089376ed40b75377b0fe-13c9c660e6acc249-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-29ceab55fa526c37a732b168a0754370-c1a972c469777b1f-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-10ccf9a170a7613a1e164936d335f646-c5e3cb7efd34caac-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-ab951d879656a031c003aa27a4eea885-851d7c841acf058e-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-1282cbdbbff09f42c7b1a200f06989ba-e2273c5c81db72ac-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-8182ce630d588318bcad5a190691b9da-37ee568d684fca77-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-acd30fcca1cf2bf15e2d045446314723-d0794e3d20eec67e-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-5e5b8768dd64bcc33428324b64170ec6-3e6243158562feca-03"}');
 CREATE INDEX orders_tpc_open ON orders_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX orders_tpc_tag ON orders_tpc (tpc_tag);
 CREATE VIEW orders AS SELECT r.id, r.amount FROM (SELECT r.* FROM orders_tpc r WHERE NOT EXISTS (SELECT 1 FROM orders_tpc_hidden h WHERE h.tag = r.tpc_tag)) r;

@@ -32,12 +32,12 @@ CREATE TABLE tpc_delivery (
 	given_up DOUBLE, 
 	PRIMARY KEY (transaction_id, participant)
 );
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79582966346777915958e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79582966346777915958e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79582966355540561676e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79582966355540561676e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79582966359050154683e+09,0,NULL,NULL,0,NULL,NULL);
-INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79582966359050154683e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','ledger',0,1.79583040596201181414e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.0.1','notifier',1,1.79583040596201181414e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','ledger',0,1.79583040601830720901e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.1','notifier',1,1.79583040601830720901e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','ledger',0,1.79583040607066321374e+09,0,NULL,NULL,0,NULL,NULL);
+INSERT INTO "tpc_delivery" VALUES('orders.1.2','notifier',1,1.79583040607066321374e+09,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','ledger',0,NULL,0,NULL,NULL,0,NULL,NULL);
 INSERT INTO "tpc_delivery" VALUES('orders.2.1','notifier',1,NULL,0,NULL,NULL,0,NULL,NULL);
 CREATE TABLE tpc_receipt (
@@ -64,13 +64,13 @@ CREATE TABLE tpc_run (
 	PRIMARY KEY (application, run), 
 	UNIQUE (application, sequence)
 );
-INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79582966117293047901e+09,0);
+INSERT INTO "tpc_run" VALUES('orders','a-run',1,1.79583040553570318217e+09,0);
 CREATE TABLE tpc_schema (
 	version INTEGER NOT NULL, 
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "tpc_schema" VALUES(1,'0eee93e349da44fc9974984fba9c7b34','log');
+INSERT INTO "tpc_schema" VALUES(1,'bfbb5f2aa2474432bd665fdb8dae0453','log');
 CREATE TABLE tpc_transaction (
 	id TEXT NOT NULL, 
 	application TEXT NOT NULL, 
@@ -104,10 +104,10 @@ CREATE TABLE tpc_transaction (
 	PRIMARY KEY (id), 
 	UNIQUE (application, batch, attempt)
 );
-INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79582966118410229682e+09,1.79582966337807202342e+09,1.79582966346777915958e+09,900.0,1.79583056117287969593e+09,'{}',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'734057c70097d1cd08c0d67ea6c53d4b772157135d7f9a9ce58c0f80b374a592');
-INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79582966348252391812e+09,1.79582966352068662636e+09,1.79582966355540561676e+09,900.0,1.79583056348247456553e+09,'{"traceparent":"00-29ceab55fa526c37a732b168a0754370-8f7487eb8c5211af-03"}',NULL,NULL,1795829663477013432,'{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,0,'error','while it was written: RuntimeError: a task failed',NULL,NULL,NULL,'0192e507925a90e9389d58d9d1bf21febed6f9ab907fbc033bd0281190cd61ab');
-INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.7958296635572309494e+09,1.79582966357946372036e+09,1.79582966359050154683e+09,900.0,1.79583056355718779562e+09,'{"traceparent":"00-10ccf9a170a7613a1e164936d335f646-b415294280e3124e-03"}','00-29ceab55fa526c37a732b168a0754370-8f7487eb8c5211af-03',NULL,1795829663556692289,'{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'918e944969eb139c885c2b40964dd27d27a047342ca0a67cfe4cc7af6285a69b');
-INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1.7958296635924036503e+09,1.79582966361897683146e+09,NULL,900.0,1.79583056359235906603e+09,'{"traceparent":"00-ab951d879656a031c003aa27a4eea885-dc797c3fdad22d71-03"}',NULL,NULL,1795829663591852066,'{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'f5108888137872b7ef4b12b4180b4c5a21f81baae2db65de4dc4d476623ac1fa');
+INSERT INTO "tpc_transaction" VALUES('orders.0.1','orders',0,1,'a-run','committed','commit',1.79583040553618121146e+09,1.79583040593019294733e+09,1.79583040596201181414e+09,900.0,1.79583130553563642501e+09,'{}',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'d40cac2cec8436d57ced04543a2dac4f8a8a5050f3a33e252fec82cb5aef71c3');
+INSERT INTO "tpc_transaction" VALUES('orders.1.1','orders',1,1,'a-run','aborted','abort',1.79583040597240924836e+09,1.79583040599112105364e+09,1.79583040601830720901e+09,900.0,1.79583130597236490248e+09,'{"traceparent":"00-8182ce630d588318bcad5a190691b9da-1cc811137b137baa-03"}',NULL,NULL,1795830405971884541,'{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,0,'error','while it was written: RuntimeError: a task failed',NULL,NULL,NULL,'eb7180f13fc9fbba22499c34214b015d9cc33be9fd6a154c712a2ec652665c74');
+INSERT INTO "tpc_transaction" VALUES('orders.1.2','orders',1,2,'a-run','committed','commit',1.79583040602091336245e+09,1.79583040605192375185e+09,1.79583040607066321374e+09,900.0,1.7958313060208630562e+09,'{"traceparent":"00-acd30fcca1cf2bf15e2d045446314723-3f95f5ef9ab64a49-03"}','00-8182ce630d588318bcad5a190691b9da-1cc811137b137baa-03',NULL,1795830406020076761,'{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'4aac5371b5385bd187d58b6b03e4b174598ee6fbdfcd1b16f82cae271a1b6701');
+INSERT INTO "tpc_transaction" VALUES('orders.2.1','orders',2,1,'a-run','committing','commit',1795830406.07338,1.79583040610148024561e+09,NULL,900.0,1.79583130607332015033e+09,'{"traceparent":"00-5e5b8768dd64bcc33428324b64170ec6-164020bafc83528e-03"}',NULL,NULL,1795830406072657700,'{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}',NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,'24d340fc73ea121f8f162807991cbb59c5183b8abad651bc0597e40765b2a2cc');
 CREATE UNIQUE INDEX tpc_one_commit ON tpc_transaction (application, batch) WHERE decision = 'commit';
 CREATE INDEX tpc_unfinished ON tpc_transaction (application, batch, attempt) WHERE finished IS NULL;
 CREATE INDEX tpc_not_committed ON tpc_transaction (application, batch, attempt) WHERE state IN ('aborted', 'concluded');

@@ -29,10 +29,10 @@ CREATE TABLE outbox_tpc_branch (
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "outbox_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79582966333643102643e+09,1.79582966342381787302e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79582966350521659845e+09,1.79582966355120873455e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79582966357504487039e+09,1.79582966358523893357e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79582966360541296008e+09,NULL);
+INSERT INTO "outbox_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79583040591490530968e+09,1.79583040594531917573e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79583040598364210129e+09,1.79583040601262712478e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79583040604391169555e+09,1.79583040606062793731e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79583040609534049037e+09,NULL);
 CREATE TABLE outbox_tpc_by_hand (
 	number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
 	"key" VARCHAR(160) NOT NULL, 
@@ -60,7 +60,7 @@ CREATE TABLE outbox_tpc_quarantine (
 	answer TEXT, 
 	PRIMARY KEY ("key")
 );
-INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','{"id": 0, "amount": 0.5}',422,1.79582966348359346388e+09,'no such card');
+INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','{"id": 0, "amount": 0.5}',422,1.79583040596049046521e+09,'no such card');
 CREATE TABLE outbox_tpc_queue (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -72,7 +72,7 @@ CREATE TABLE outbox_tpc_queue (
 	committed FLOAT NOT NULL, 
 	PRIMARY KEY (application, batch, partition, task_attempt)
 );
-INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,2,3,'{"traceparent": "00-10ccf9a170a7613a1e164936d335f646-d31735ce6b2a2d77-03"}',1.79582966358570289607e+09);
+INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,2,3,'{"traceparent": "00-acd30fcca1cf2bf15e2d045446314723-3dd2b6617cce23d3-03"}',1.79583040606125593184e+09);
 CREATE TABLE outbox_tpc_refusals (
 	application VARCHAR(40) NOT NULL, 
 	in_a_row INTEGER NOT NULL, 
@@ -84,14 +84,14 @@ CREATE TABLE outbox_tpc_schema (
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "outbox_tpc_schema" VALUES(1,'7dd438d2b45f45899e659e50b573e2b8','outbox');
+INSERT INTO "outbox_tpc_schema" VALUES(1,'c698eaec3ebe4f42ab2a099e2b249d9b','outbox');
 CREATE TABLE outbox_tpc_sender (
 	id INTEGER NOT NULL, 
 	holder VARCHAR(40) NOT NULL, 
 	until FLOAT NOT NULL, 
 	PRIMARY KEY (id)
 );
-INSERT INTO "outbox_tpc_sender" VALUES(1,'65a52a7d9d9443c35163d83cd6e3364b',0.0);
+INSERT INTO "outbox_tpc_sender" VALUES(1,'2451807a1acdb0b19d4500a7fdb70372',0.0);
 CREATE TABLE outbox_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -101,10 +101,10 @@ CREATE TABLE outbox_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-289f2f599200089376ed40b75377b0fe-b78c974c933c19f2-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-29ceab55fa526c37a732b168a0754370-66c5779c178d46a7-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-10ccf9a170a7613a1e164936d335f646-088b6dbc5a859058-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-ab951d879656a031c003aa27a4eea885-91c22b399d3d7c92-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-1282cbdbbff09f42c7b1a200f06989ba-04ea0452645248fe-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-8182ce630d588318bcad5a190691b9da-3e4172438da3cbd6-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-acd30fcca1cf2bf15e2d045446314723-19b33e4946631e5a-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-5e5b8768dd64bcc33428324b64170ec6-f77ad9d29e7289f9-03"}');
 CREATE INDEX outbox_tpc_open ON outbox_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX outbox_tpc_by_hand_key ON outbox_tpc_by_hand ("key");
 DELETE FROM "sqlite_sequence";

@@ -19,9 +19,7 @@ CREATE TABLE public.events_tpc_event (
     at double precision NOT NULL,
     carrier text NOT NULL
 );
-CREATE TABLE public.events_tpc_head (
-    version integer NOT NULL,
-    inbox character varying(32) NOT NULL,
+CREATE TABLE public.events_tpc_inbox (
     "position" bigint NOT NULL,
     trimmed bigint NOT NULL,
     keep double precision NOT NULL,
@@ -43,6 +41,11 @@ CREATE TABLE public.events_tpc_reader (
     "position" bigint NOT NULL,
     id character varying(200) NOT NULL,
     at double precision NOT NULL
+);
+CREATE TABLE public.events_tpc_schema (
+    version integer NOT NULL,
+    id character varying(32) NOT NULL,
+    kind character varying(40) NOT NULL
 );
 CREATE TABLE public.orders_tpc (
     id bigint,
@@ -282,63 +285,64 @@ CREATE TABLE public.tpc_transaction (
 ALTER TABLE ONLY public.orders_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.orders_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.outbox_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_by_hand ALTER COLUMN number SET DEFAULT nextval('public.outbox_tpc_by_hand_number_seq'::regclass);
-INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795829668.40222, '{}');
-INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795829668.40222, '{}');
-INSERT INTO public.events_tpc_head VALUES (1, '8f5c89491afc4cfea30a344f96ad2dfa', 2, 0, 604800, 7776000);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795829668.40222);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795829668.40222);
-INSERT INTO public.events_tpc_passed VALUES (1795829668.473691, 1);
-INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795829668.473691);
+INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795830407.2313607, '{}');
+INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795830407.2313607, '{}');
+INSERT INTO public.events_tpc_inbox VALUES (2, 0, 604800, 7776000);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795830407.2313607);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795830407.2313607);
+INSERT INTO public.events_tpc_passed VALUES (1795830407.2439, 1);
+INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795830407.2439);
+INSERT INTO public.events_tpc_schema VALUES (1, 'f2ff2705412c4514a020d88bcceb7330', 'inbox');
 INSERT INTO public.orders_tpc VALUES (0, 0.5, 1);
 INSERT INTO public.orders_tpc VALUES (1, 1.5, 3);
 INSERT INTO public.orders_tpc VALUES (2, 2.5, 4);
 INSERT INTO public.orders_tpc_application VALUES ('orders', NULL, 'ledger');
-INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795829666.8537385, 1795829666.9995866);
-INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795829667.257894, 1795829667.433139);
-INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795829667.728347, 1795829667.8018854);
-INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795829667.9770157, NULL);
+INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795830406.749787, 1795830406.7994857);
+INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795830406.8766115, 1795830406.9172838);
+INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795830406.9722996, 1795830406.9960115);
+INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795830407.043664, NULL);
 INSERT INTO public.orders_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.orders_tpc_schema VALUES (1, '409875c1770d4669927efe3e855f78e2', 'tagged_rows');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-49d0614caad8cd416ab8337dd89f0a5d-60b733866e5f6edd-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-895a242c29a1c2592aff5eedbbcfda7e-3c6739d80fd37bcb-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-5b1e1e8e8244ec876c2a57a5d5f0f3e1-a1f4074d39834ad9-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-a6fac6f1e253591cb09e160d5090e2db-e36f364a8ee3750d-03"}');
+INSERT INTO public.orders_tpc_schema VALUES (1, 'e51545e9e6954689b1bf016fea5572c4', 'tagged_rows');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-f6c247ff97fec3821b609e72edcd8050-6d2fe7d4c2ddf0fd-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-7aa6e6fd22fa101baa4aeb586bb4ed31-28eb67cc2d22b91b-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-9f0edb7cd0e9639453487d0ce2c20ec0-6ef3632ba04bf641-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-f35ff24283ff738361869e1ec18e25fc-54350f2f5a51ba2f-03"}');
 INSERT INTO public.outbox_tpc VALUES (3, 0, '{"id": 1, "amount": 1.5}');
 INSERT INTO public.outbox_tpc VALUES (4, 0, '{"id": 2, "amount": 2.5}');
 INSERT INTO public.outbox_tpc_application VALUES ('orders', NULL, 'notifier');
-INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795829666.667994, 1795829666.9634364);
-INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795829667.2221057, 1795829667.3936899);
-INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795829667.7265022, 1795829667.8135917);
-INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795829667.9732141, NULL);
+INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795830406.7275505, 1795830406.811672);
+INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795830406.8761356, 1795830406.9106576);
+INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795830406.9740858, 1795830407.0029685);
+INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795830407.046177, NULL);
 INSERT INTO public.outbox_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795829667.0899727, 'no such card');
-INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-5b1e1e8e8244ec876c2a57a5d5f0f3e1-ed17ece71a29ba8e-03"}', 1795829667.8154051);
+INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795830406.8468904, 'no such card');
+INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-9f0edb7cd0e9639453487d0ce2c20ec0-189888d06d888085-03"}', 1795830407.0041628);
 INSERT INTO public.outbox_tpc_refusals VALUES ('orders', 1);
-INSERT INTO public.outbox_tpc_schema VALUES (1, '061f4e9a4af643eb9c930e4d87f0691b', 'outbox');
-INSERT INTO public.outbox_tpc_sender VALUES (1, 'cf5c3fced306a0edb8c915094e9f82b9', 0);
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-49d0614caad8cd416ab8337dd89f0a5d-e2bb9477e8e50ecd-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-895a242c29a1c2592aff5eedbbcfda7e-b33d4e23e7df8890-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-5b1e1e8e8244ec876c2a57a5d5f0f3e1-57d7154465a46191-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-a6fac6f1e253591cb09e160d5090e2db-de3650f9593e115a-03"}');
+INSERT INTO public.outbox_tpc_schema VALUES (1, '9d856cc4e15941adb4824cca0aa4d6e6', 'outbox');
+INSERT INTO public.outbox_tpc_sender VALUES (1, '57639fc9fc4136889acda27bb0ebf705', 0);
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-f6c247ff97fec3821b609e72edcd8050-0654645e371fbbe3-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-7aa6e6fd22fa101baa4aeb586bb4ed31-73c0062a9b9aa0d0-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-9f0edb7cd0e9639453487d0ce2c20ec0-93ebaf4009bf7e5e-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-f35ff24283ff738361869e1ec18e25fc-ef51684d417605be-03"}');
 INSERT INTO public.tpc_application VALUES ('orders', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795829667.0384784, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795829667.0384784, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795829667.460036, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795829667.460036, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795829667.8414333, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795829667.8414333, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795830406.825909, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795830406.825909, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795830406.9307137, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795830406.9307137, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795830407.0122292, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795830407.0122292, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'notifier', 1, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'ledger', 0, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
-INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795829666.370398, 0);
-INSERT INTO public.tpc_schema VALUES (1, '6a1a35688f394c43ad3cc6d495af3463', 'log');
-INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795829666.3717902, 1795829666.9057915, 1795829667.0384784, 900, 1795830566.366801, '{"traceparent":"00-49d0614caad8cd416ab8337dd89f0a5d-367e9227676255d6-03"}', NULL, NULL, 1795829666340616738, '{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '70490cfe5b5e31c2fe11de90224085d7f5bfa20fb3287a930770a539df2c4f8f');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795829667.115364, 1795829667.318222, 1795829667.460036, 900, 1795830567.114769, '{"traceparent":"00-895a242c29a1c2592aff5eedbbcfda7e-0a67c7ced05d4eaa-03"}', NULL, NULL, 1795829667109941710, '{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 0, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, NULL, 'e8fccb6822080a53636fe744a062a74bbbf2c7ae056eee2732753241a08a6069');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795829667.5186498, 1795829667.767912, 1795829667.8414333, 900, 1795830567.516183, '{"traceparent":"00-5b1e1e8e8244ec876c2a57a5d5f0f3e1-561a06fa742996ff-03"}', '00-895a242c29a1c2592aff5eedbbcfda7e-0a67c7ced05d4eaa-03', NULL, 1795829667501206766, '{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '9a5ed2978cead0d362a5ad360b9a756b62891833a8dfdb5341d8a96c13a0e356');
-INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795829667.8686574, 1795829668.017812, NULL, 900, 1795830567.867246, '{"traceparent":"00-a6fac6f1e253591cb09e160d5090e2db-bf1b2ec2cb6b2a70-03"}', NULL, NULL, 1795829667860399778, '{"service.instance.id": "024ab16d-5258-4c6b-b7cc-cc7d926a1e2f", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '7b0bf94f055926126b916923f9d909097cae4ec50d111c076b0f2f7f6c6e24a0');
+INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795830406.632473, 0);
+INSERT INTO public.tpc_schema VALUES (1, 'df30e6ce77824d59a984fba7f43328ef', 'log');
+INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795830406.6337032, 1795830406.769444, 1795830406.825909, 900, 1795831306.631859, '{"traceparent":"00-f6c247ff97fec3821b609e72edcd8050-dec9ef193c7d8fd4-03"}', NULL, NULL, 1795830406624945929, '{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, 'f5ca1a8e71bdfdaeac0c850610fae098a75bad72f49d0c409761a2d7e3d7dc30');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795830406.8485703, 1795830406.8919306, 1795830406.9307137, 900, 1795831306.848004, '{"traceparent":"00-7aa6e6fd22fa101baa4aeb586bb4ed31-c2872a7f11749832-03"}', NULL, NULL, 1795830406843365467, '{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 0, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, NULL, '67b52998b6225f429db08a1bb219964b3b4b51b0666acef0e30d4cfde85b5682');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795830406.941513, 1795830406.9879687, 1795830407.0122292, 900, 1795831306.94097, '{"traceparent":"00-9f0edb7cd0e9639453487d0ce2c20ec0-5043cc4550689d7e-03"}', '00-7aa6e6fd22fa101baa4aeb586bb4ed31-c2872a7f11749832-03', NULL, 1795830406938796679, '{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '8ce05c031237c2ea6c88a109dcdd7e33ff424ae7a7b1ec6571e0c1f4edada581');
+INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795830407.0234127, 1795830407.0543373, NULL, 900, 1795831307.022921, '{"traceparent":"00-f35ff24283ff738361869e1ec18e25fc-aeb3a434652625e5-03"}', NULL, NULL, 1795830407018944841, '{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '1540954f1f4c879a01199f643dd641e47d1d9d3a72b350ab9f8cc55dc287a3da');
 SELECT pg_catalog.setval('public.orders_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_by_hand_number_seq', 1, false);
