@@ -55,6 +55,9 @@ class FilePlace:
         for folder in (self.writing, self.waiting):
             folder.mkdir(parents=True, exist_ok=True)
 
+    def find(self, connection: Connection) -> None:
+        pass
+
     @contextlib.contextmanager
     def write(self, upload: BranchUpload) -> Iterator[Written]:
         name = f"{upload.tag}-{upload.transaction}-{upload.ref.branch}"

@@ -85,6 +85,9 @@ class BranchStore(abc.ABC):
             ConfigurationError: with the setting or the SQL that cures it.
         """
 
+    def find(self, connection: Connection) -> None:  # noqa: B027 - most look nothing up
+        """Read what `set_up` has made; change nothing."""
+
     @abc.abstractmethod
     def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Make the rows durable and invisible, if `add` allows it (rule 13).

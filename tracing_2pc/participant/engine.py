@@ -47,6 +47,7 @@ from tracing_2pc.participant.branch_store import (
 from tracing_2pc.participant.journal.database import UnderWayError
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.store.engines.database import describe_error
+from tracing_2pc.store.engines.urls import missing_file
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.propagation import extract
 from tracing_2pc.tracing.spans import identity, past_span
@@ -107,7 +108,7 @@ class ParticipantEngine:
         self._store = store
         self._reset()
         after_fork(self._reset)
-        self._opened = False
+        self._opened = self._found = False
         self._closed = False
         self._not_ready = ""
 
@@ -135,6 +136,34 @@ class ParticipantEngine:
                 self._database.engine.dispose()
             self._opened = True
 
+    def find(self) -> None:
+        """Find what `open` has made, and from now on make nothing. Idempotent.
+
+        No file, no table and no view is made, and to SELECT is enough.
+
+        Raises:
+            RefusalError: not now: it is not there.
+            ConfigurationError: as `Schema.exists`.
+        """
+        self._closed = False
+        if self._opened or self._found:
+            return
+        if missing_file(self._database.connections.url) is None:
+            with self._database.read() as connection:
+                if self._journal.tables.exists(connection):
+                    self._store.find(connection)
+                    self._found = True
+        if not self._found:
+            raise RefusalError(
+                Refusal.NOT_NOW,
+                f"no participant's tables {self._journal.tables.prefix}… are there: "
+                "the start of a job makes them",
+            )
+
+    def _open_or_find(self) -> None:
+        if not self._found:
+            self.open()
+
     def start(self) -> None:
         """Start what runs in the background. Called with every request, after forks."""
 
@@ -156,7 +185,7 @@ class ParticipantEngine:
         Raises:
             RefusalError: in progress, while another request writes this very branch.
         """
-        self.open()
+        self._open_or_find()
         journal = self._journal
 
         def look(connection: Connection) -> tuple[TransactionRow, Answer | None]:
@@ -351,7 +380,7 @@ class ParticipantEngine:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:
-        self.open()
+        self._open_or_find()
         with self._database.read() as connection:
             yield connection
 
@@ -359,7 +388,7 @@ class ParticipantEngine:
         self, order: Order, answer_to: Callable[[TransactionRow], Answer]
     ) -> Answer:
         """Answer by what the journal says, and make the answer true."""
-        self.open()
+        self._open_or_find()
         with self._store.deciding(order.transaction) as (connection, row):
             self._check_name(connection, row, order.participant)
             answer = answer_to(row)

@@ -77,6 +77,9 @@ class BranchPlace(Protocol):
     def set_up(self, connection: Connection) -> None:
         """Check the settings that votes depend on; `ConfigurationError` has a cure."""
 
+    def find(self, connection: Connection) -> None:
+        """Read what `set_up` has made; change nothing."""
+
     def write(self, upload: BranchUpload) -> contextlib.AbstractContextManager[Written]:
         """Write a branch, whose tag is drawn, and yield what prepares it.
 
@@ -166,6 +169,9 @@ class ExternalBranches(BranchStore):
     def set_up(self, connection: Connection) -> None:
         self._locks.check()
         self._place.set_up(connection)
+
+    def find(self, connection: Connection) -> None:
+        self._place.find(connection)
 
     def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Note it under the lock, shared, and prepare it in its place."""

@@ -164,8 +164,11 @@ class _PreparedBranches:
         if inspector.has_table(name):
             self._table.check(connection)
         self._tables.raise_next_tag(connection, [self._outcome.c.tag])
+        self.find(connection)
+
+    def find(self, connection: Connection) -> None:
         # Names are unique in the server: they contain this database and journal.
-        about = {"table": name, "journal": self._tables.branch.name}
+        about = {"table": self._table.name, "journal": self._tables.branch.name}
         self._prefix = str(connection.execute(_PREFIX, about).scalar())
 
     @contextlib.contextmanager
