@@ -148,7 +148,7 @@ class ParticipantEngine:
         self._closed = False
         if self._opened or self._found:
             return
-        if missing_file(self._database.connections.url) is None:
+        if missing_file(self._database.url) is None:
             with self._database.read() as connection:
                 if self._journal.tables.exists(connection):
                     self._store.find(connection)
