@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracing_2pc.core import errors
     from tracing_2pc.core.settings import Settings
+    from tracing_2pc.embedded.sinks import TableSink
     from tracing_2pc.sinks.delta import DeltaSink
     from tracing_2pc.sinks.files import FileSink
     from tracing_2pc.sinks.participant_sink import ParticipantSink
@@ -25,6 +26,7 @@ __all__ = [
     "FileSink",
     "ParticipantSink",
     "Settings",
+    "TableSink",
     "errors",
     "trace_headers",
     "traced_sink",
@@ -36,6 +38,7 @@ _HOMES = {
     "FileSink": "tracing_2pc.sinks.files",
     "ParticipantSink": "tracing_2pc.sinks.participant_sink",
     "Settings": "tracing_2pc.core.settings",
+    "TableSink": "tracing_2pc.embedded.sinks",
     "trace_headers": "tracing_2pc.tracing.decorator.traced_sink",
     "traced_sink": "tracing_2pc.tracing.decorator.traced_sink",
     "write": "tracing_2pc.sinks.script",

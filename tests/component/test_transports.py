@@ -35,7 +35,9 @@ ROWS = [{"id": 1, "city": "Zürich"}, {"id": 2, "city": "Bern"}]
 TOKEN = "env:TPC_TOKEN"
 """NATS needs one; this machine's processes are admitted with any."""
 
-pytestmark = pytest.mark.parametrize("transport", TRANSPORTS)
+served = pytest.mark.parametrize("transport", TRANSPORTS)
+each = pytest.mark.parametrize("transport", [*TRANSPORTS, "embedded"])
+"""Of each kind of participant, without a service too."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,10 @@ def app(rows) -> Flask:
 
 
 @pytest.fixture
-def url(transport, app) -> Iterator[str]:
+def url(transport, app, tmp_path) -> Iterator[str]:
+    if transport == "embedded":
+        yield f"sqlite:///{tmp_path}/ledger.db?table=cities"
+        return
     with TRANSPORTS[transport].serve(app) as served:
         yield served
 
@@ -71,6 +76,7 @@ def ledger(url: str) -> RemoteParticipant:
     return copy
 
 
+@each
 def test_a_batch_goes_over_it(rows, url):
     """Prepared, committed, and to be looked up; the records are what was sent."""
     sink = ParticipantSink({"ledger": url})
@@ -82,6 +88,7 @@ def test_a_batch_goes_over_it(rows, url):
     assert ledger(url).prepared().branches == ()
 
 
+@each
 def test_it_describes_itself(url):
     """Health, role, clock and journal come over it; its address is told."""
     described = ledger(url).describe()
@@ -90,6 +97,7 @@ def test_it_describes_itself(url):
     assert described.identity == ledger(url).identity()
 
 
+@each
 def test_a_definite_no_is_one(rows, url):
     """Unknown, misdirected and contradicted are told apart, each with the address."""
     with pytest.raises(ParticipantRefusedError) as refused:
@@ -106,6 +114,7 @@ def test_a_definite_no_is_one(rows, url):
     assert elsewhere.value.refusal is Refusal.MISDIRECTED
 
 
+@served
 def test_where_nobody_listens_nothing_was_sent(transport):
     """It says so at once, by the address, and what to do."""
     with unserved() as held:
@@ -119,6 +128,7 @@ def test_where_nobody_listens_nothing_was_sent(transport):
         )
 
 
+@served
 @pytest.mark.parametrize(
     "odd", ["\u043e\u0440", "\ud800", "%D0%BE", "\u00fc"], ids=ascii
 )
@@ -135,6 +145,7 @@ def test_a_path_that_no_route_has_is_refused(url, caplog, path, odd):
     assert [r for r in caplog.records if r.levelname == "ERROR"] == []
 
 
+@served
 def test_nothing_is_left_of_a_server(transport, app):
     """No thread of it, whatever was asked, and nobody at its address."""
     before = set(threading.enumerate())
@@ -156,6 +167,7 @@ def cable(url) -> Iterator[Cable]:
         yield laid
 
 
+@served
 @pytest.mark.parametrize("arrives", [True, False], ids=["answer lost", "request lost"])
 @pytest.mark.parametrize("what", ["prepare", "commit"])
 def test_what_is_lost_on_the_way_is_not_known_and_asked_again(
@@ -182,6 +194,7 @@ def test_what_is_lost_on_the_way_is_not_known_and_asked_again(
     assert near.show(ID).state == done
 
 
+@served
 def test_who_takes_nothing_is_late(url, cable):
     """Neither an answer nor a cut connection: the time runs out, nothing is known."""
     cable.fail(str(ID).encode(), Link.be_silent)
@@ -196,6 +209,7 @@ def test_who_takes_nothing_is_late(url, cable):
     assert prepare(ledger(through(url, cable.place))) is Vote.COMMIT
 
 
+@served
 def test_a_trace_goes_on_over_it(transport, app):
     """A participant gets the caller's context, in W3C's headers and SkyWalking's."""
     context = {
@@ -216,6 +230,7 @@ def test_a_trace_goes_on_over_it(transport, app):
     assert context.keys().isdisjoint(got[1])
 
 
+@served
 def test_what_has_begun_is_answered_at_the_end(transport, app, monkeypatch):
     """A server that is told to end takes no more, and answers what it has."""
     monkeypatch.setattr("tracing_2pc.grpc.server.GRACE", PATIENT)

@@ -134,6 +134,30 @@ def test_the_driver_is_killed(crash, path, lives, attempts):
         assert crash.state(transaction) is state
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("executors", marks=pytest.mark.ci),
+        pytest.param("driver", marks=pytest.mark.nightly),
+        pytest.param("source", marks=[NEEDS_ARROW_WRITERS, pytest.mark.nightly]),
+    ],
+)
+def test_a_job_without_services_is_killed(crash, path):
+    """In a task, the driver or a delivery: the next life makes each batch whole."""
+    crash.leave_services_out()
+    for failpoint in (
+        "participant.after_prepare:3",
+        "driver.after_decide:2",
+        "participant.before_commit:2",
+        "participant.after_commit:3",
+    ):
+        way = crash.arm(failpoint) | PATHS[path]
+        assert crash.run(**way) == -9, crash.job.tail()
+        assert crash.fired(failpoint)
+    assert crash.run(**PATHS[path]) == 0, crash.job.tail()
+    crash.assert_exactly_once(BATCHES)
+
+
 def test_a_participant_is_killed_after_prepare(crash):
     """Prepared and killed: it comes back with its branch, and obeys the decision."""
     crash.a.start()

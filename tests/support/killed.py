@@ -46,11 +46,19 @@ class Crash(Kept):
         self.folder, self.log_url = folder, f"sqlite:///{folder / 'log.db'}"
         self.a, self.b = Participant("a", folder), Participant("b", folder)
         self.to_b = stack.enter_context(FaultProxy(self.b.url))
-        command = [
-            *(sys.executable, str(TESTS / job), str(folder)),
-            *(self.a.url, self.to_b.url, *about),
-        ]
-        self.job = Process("job", command, folder / "job.log", {"PYTHONPATH": PATH})
+        self._program = sys.executable, str(TESTS / job), str(folder)
+        self._about = about
+        self.job = self._job(self.a.url, self.to_b.url)
+
+    def _job(self, *urls: str) -> Process:
+        command = [*self._program, *urls, *self._about]
+        log = self.folder / "job.log"
+        return Process("job", command, log, {"PYTHONPATH": PATH})
+
+    def leave_services_out(self) -> None:
+        """From now on the job opens the two databases itself."""
+        files = (f"sqlite:///{self.folder}/{name}.db?table=numbers" for name in "ab")
+        self.job = self._job(*files)
 
     def arm(self, failpoint: str) -> dict[str, str]:
         name = failpoint.partition(":")[0]

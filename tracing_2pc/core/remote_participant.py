@@ -43,11 +43,18 @@ _GRPC: Final = _BuiltIn("tracing_2pc.grpc.client", "GrpcParticipant", "grpc")
 _NATS: Final = _BuiltIn(
     "tracing_2pc.nats.client", "NatsParticipant", "nats", "NATS_URL"
 )
+_EMBEDDED: Final = _BuiltIn(
+    "tracing_2pc.embedded.participant", "EmbeddedParticipant", "postgres"
+)
+
+EMBEDDED: Final = frozenset({"postgresql", "sqlite"})
+"""Schemes of a participant without a service: its address has options of its own."""
 
 _BUILT_IN: Final = {
     **dict.fromkeys(("http", "https"), _HTTP),
     **dict.fromkeys(("grpc", "grpcs"), _GRPC),
     **dict.fromkeys(("nats", "nats+tls"), _NATS),
+    **dict.fromkeys(sorted(EMBEDDED), _EMBEDDED),
 }
 
 Transport = Callable[[str, str, str | None, float], "RemoteParticipant"]
@@ -140,6 +147,25 @@ class RemoteParticipant(Participant, Protocol):
         """Ask how it is, and what our token may do there; changes nothing.
 
         Never raises: what is wrong is in the description. Takes several timeouts.
+        """
+
+
+@runtime_checkable
+class EmbeddedTables(Protocol):
+    """A participant whose tables the driver makes, at the start of a job.
+
+    A `RemoteParticipant` may have this, too, and it raises the same errors.
+    """
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of this machine reach it."""
+
+    def set_up(self) -> None:
+        """Make its tables, if they are not there. Idempotent.
+
+        Raises:
+            ConfigurationError: with the setting or the SQL that cures it.
         """
 
 

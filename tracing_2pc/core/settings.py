@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from tracing_2pc.core.addresses import split_address
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.links import check_link
-from tracing_2pc.core.remote_participant import has_transport, no_transport
+from tracing_2pc.core.remote_participant import EMBEDDED, has_transport, no_transport
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,10 +56,18 @@ def check_name(name: str, of: str = "participant") -> str:
 
 
 def check_url(url: str) -> str:
-    """Return a participant's base URL without a trailing slash, or raise `ValueError`.
+    """Return a participant's address without a trailing slash, or raise `ValueError`.
 
-    A password in a URL would be pickled into Spark's files and pages: refused.
+    A password in it would be pickled into Spark's files and pages: refused. What else
+    is wrong with one without a service says `open_participant`.
     """
+    if url.partition(":")[0].lower() in EMBEDDED:
+        if not url.isprintable() or _IN_URL.search(unquote(url)):
+            raise ValueError(
+                "an address is printable, and must not hold a password: use passfile=, "
+                "service= or url_file="
+            )
+        return url
     parts = split_address(url)
     if not parts.scheme or not parts.hostname:
         raise ValueError("expected http://host:port or https://host:port")
@@ -93,7 +101,7 @@ def _named(value: Any, form: str) -> dict[str, str]:
         parts = [part.split("=", 1) for part in value.split(",") if part.strip()]
         value = dict(parts) if all(len(part) == 2 for part in parts) else None
     if not isinstance(value, Mapping):
-        raise ValueError(f"expected {form}")
+        raise ValueError(f"expected {form}; in text a comma in an address is %2C")
     return {str(name): str(url) for name, url in value.items()}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.remote_participant import EMBEDDED
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.store import open_log
 
@@ -31,13 +32,7 @@ log = "{log}"
 # The only source of participants' addresses, by name.
 {participants}
 
-# The tokens that participants accept, one `role token [application]` a line.
-tokens_file = "{tokens}"
-
-# The token that `tracing-2pc recover` sends: env:NAME or file:PATH.
-# token = "env:TPC_TOKEN"
-
-# transaction_timeout = "15m"   # of a job: from begin to decision; 0 = none
+{tokens}# transaction_timeout = "15m"   # of a job: from begin to decision; 0 = none
 # driver_path_bytes = 16777216  # a batch after one so small is written by the driver
 # request_timeout = "5s"        # to connect to a participant, and for each read
 # on_pending = "wait"           # or "fail": raise after inline_tries
@@ -51,9 +46,20 @@ tokens_file = "{tokens}"
 # environment = "production"
 """
 
+_TOKENS: Final = """\
+# The tokens that participants accept, one `role token [application]` a line.
+tokens_file = "{tokens}"
+
+# The token that `tracing-2pc recover` sends: env:NAME or file:PATH.
+# token = "env:TPC_TOKEN"
+
+"""
+
 
 def init(config: Path, settings: Settings, tokens: Path) -> Iterator[str]:
     """Write what is missing; yield a line about each thing, never a secret.
+
+    Where no service is among the participants no tokens are written.
 
     Raises:
         ConfigurationError: a URL that cannot be a log's, and nothing was written; or a
@@ -62,12 +68,19 @@ def init(config: Path, settings: Settings, tokens: Path) -> Iterator[str]:
     """
     log = settings.log or DEFAULT_LOG
     open_log(log).close()  # first: a URL that it refuses must not get into a file
-    values = {"log": log, "tokens": tokens, "participants": _line_of(settings)}
+    schemes = {url.partition(":")[0] for url in settings.participants.values()}
+    has_services = not schemes or bool(schemes - EMBEDDED)
+    of_tokens = _TOKENS.format(tokens=tokens) if has_services else ""
+    values = {"log": log, "tokens": of_tokens, "participants": _line_of(settings)}
     yield _write(config, _TEMPLATE.format(**values), 0o644)
+    ready = f"schema is ready in {'the log' if log.startswith('env:') else log}"
+    if not has_services:
+        yield ready
+        return
     lines = [f"{role} {secrets.token_urlsafe(32)}" for role in ROLES]
     comment = "# role token [application]; two lines of one role while you rotate\n"
     yield _write(tokens, comment + "\n".join(lines) + "\n", 0o600)
-    yield f"schema is ready in {'the log' if log.startswith('env:') else log}"
+    yield ready
     yield f"the job's token: export TPC_TOKEN=$(sed -n 's/^job //p' {tokens})"
 
 

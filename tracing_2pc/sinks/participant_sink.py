@@ -26,7 +26,11 @@ from tracing_2pc.core.model import (
     find_misdirected,
 )
 from tracing_2pc.core.ports import Step, SystemClock
-from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
+from tracing_2pc.core.remote_participant import (
+    EmbeddedTables,
+    RemoteParticipant,
+    open_participant,
+)
 from tracing_2pc.core.settings import check_name, check_url, is_reference
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.protocol.fan_out import ask_at_once
@@ -229,10 +233,15 @@ def check_urls(participants: Mapping[str, RemoteParticipant]) -> None:
 def check_addresses(
     participants: Mapping[str, RemoteParticipant], application: str
 ) -> None:
-    """Raise, as `check`, unless each address leads to the one that is meant."""
+    """Raise, as `check`, unless each address leads to the one that is meant.
+
+    The tables of those without a service are made here.
+    """
 
     def ask(participant: RemoteParticipant) -> Identity | None:
         with contextlib.suppress(ParticipantError):
+            if isinstance(participant, EmbeddedTables):
+                participant.set_up()
             return participant.identity()
         return None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, ContractError
 from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.sinks.base import Sink, participants_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,6 +22,31 @@ logger = logging.getLogger(__name__)
 _DRAWN: Final = re.compile(r"/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _TEMPORARY: Final = re.compile(r"/temporary-[0-9a-f-]{36}$")
 """Where Spark keeps the checkpoint of a query that was given none."""
+
+
+def refuse_local_files(sink: Sink) -> None:
+    """Refuse a file of this machine where tasks may run on others.
+
+    Without a session in this process nothing is known: then a task refuses.
+
+    Raises:
+        ConfigurationError: the session's master is not local.
+    """
+    from pyspark import SparkContext
+
+    session = SparkContext._active_spark_context
+    if session is None or re.match(r"local(\[|$)", session.master):
+        return
+    files = [
+        name
+        for name, participant in participants_of(sink).items()
+        if getattr(getattr(participant, "inner", None), "is_local", False)
+    ]
+    if files:
+        raise ConfigurationError(
+            f"{', '.join(files)}: SQLite is a file of this machine, and tasks of "
+            f"{session.master} may run on others: use postgresql:"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,12 @@ from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.calls import called_once
-from tracing_2pc.spark.context import ConnectContext, StreamContext, under_connect
+from tracing_2pc.spark.context import (
+    ConnectContext,
+    StreamContext,
+    refuse_local_files,
+    under_connect,
+)
 from tracing_2pc.spark.driver_path import DriverPath, TooLargeError, write_in_driver
 from tracing_2pc.spark.links import check_links
 from tracing_2pc.spark.pickling import check_pickles
@@ -126,6 +131,7 @@ def two_phase_commit(
     # Under Connect a process beside the server runs the callback, and opens all that.
     remote = under_connect()
     if not remote:
+        refuse_local_files(job.sink)
         job.check()
     log_here = None if remote else open_log(chosen.log or "")
     callback = ForeachBatch(job, dict(routes or {}), log_here)
@@ -232,6 +238,7 @@ class ForeachBatch:
             return self._connect.of_batch(df, self.job.application)
         if self._stream is None or df.isStreaming or not self._stream.has(df):
             self._stream = StreamContext.of(df)
+            refuse_local_files(self.job.sink)  # a session may be younger than its job
         return self._stream
 
     def _try(self, attempt: _Attempt, batch: int) -> bool:

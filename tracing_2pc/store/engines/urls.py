@@ -9,7 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.settings import read_secret
+from tracing_2pc.core.settings import is_reference, read_secret
 
 _DRIVERS: Final = {
     "sqlite": "sqlite+pysqlite",
@@ -24,13 +24,13 @@ _SECRET_OPTIONS: Final = ("password", "sslpassword", "oauth_client_secret")
 def database_url(reference: str, setting: str) -> sa.URL:
     """Return the URL of a database, with the driver that we use.
 
-    `reference` is a URL, or `env:NAME` of a variable that holds one: only that may hold
-    a password. `setting` is its name, for messages.
+    `reference` is a URL, or `env:NAME` of a variable, or `file:PATH` of a file, that
+    holds one: only that may hold a password. `setting` is its name, for messages.
 
     Raises:
         ConfigurationError: not a URL of SQLite or PostgreSQL, or one with a password.
     """
-    by_name = reference.startswith("env:")
+    by_name = is_reference(reference)
     text = read_secret(reference, setting) if by_name else reference
     try:
         url = sa.make_url(text)

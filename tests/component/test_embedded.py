@@ -1,0 +1,318 @@
+"""A participant without a service: its address, and who makes what."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.branches import commit_of, prepare_at
+from support.served import unserved
+from support.waiting import PATIENT
+
+from tracing_2pc import ParticipantSink, TableSink
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import ParticipantState, Refusal, Vote
+from tracing_2pc.operations.check import check
+from tracing_2pc.operations.init import init
+from tracing_2pc.operations.wiring import open_participants
+from tracing_2pc.spark import context
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import run_one_batch
+
+ID = TransactionId("test", 0, 1)
+ROWS = [{"id": 1, "city": "Zürich"}, {"id": 2, "city": "Bern"}]
+
+
+@pytest.fixture(autouse=True)
+def _no_token(monkeypatch) -> None:
+    monkeypatch.delenv("TPC_TOKEN", raising=False)
+
+
+def opened(url: str, name: str = "orders") -> RemoteParticipant:
+    """It, as it comes out of a closure that Spark has pickled."""
+    made = open_participant(name, url, "env:TPC_TOKEN", PATIENT)
+    copy: RemoteParticipant = pickle.loads(pickle.dumps(made))
+    assert copy == made
+    return copy
+
+
+def address(url: str, **options: str) -> str:
+    """Of a database of a test, which is reached by its socket: with options of it."""
+    mark = "&" if "?" in url else "?"
+    return url + mark + "&".join(f"{n}={v}" for n, v in options.items())
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "into"])
+def url(request, tmp_path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/shop.db?table=orders"
+        return
+    database = request.getfixturevalue("postgres_database")
+    option = "into" if request.param == "into" else "table"
+    yield address(database, **{option: "orders"})
+
+
+def read(url: str) -> list[Any]:
+    """Return the ids that a reader of the table sees."""
+    with connected(url) as connection:
+        return list(connection.exec_driver_sql("SELECT id FROM orders").scalars())
+
+
+@contextlib.contextmanager
+def connected(url: str) -> Iterator[sa.Connection]:
+    """Connect to the database of an address, each statement by itself."""
+    database = sa.make_url(url).difference_update_query(["table", "into", "key"])
+    if database.drivername == "postgresql":
+        database = database.set(drivername="postgresql+psycopg")
+    engine = sa.create_engine(database, isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def test_a_batch_lands_and_is_looked_up(url):
+    """Made at the start, written by tasks, committed, shown; no token anywhere."""
+    sink = ParticipantSink({"orders": url})
+    sink.check("test")
+    assert run_one_batch(sink, ROWS, ROWS)
+    assert sorted(read(url)) == [1, 1, 2, 2]
+    assert opened(url).show(ID).state is ParticipantState.COMMITTED
+    described = opened(url).describe()
+    assert (described.unreachable, described.unready, described.in_doubt) == (
+        *(None, None),
+        0,
+    )
+
+
+def test_a_batch_that_is_not_decided_is_hidden(url):
+    """Prepared and shown as in doubt; an abort leaves nothing to be read."""
+    ParticipantSink({"orders": url}).check("test")
+    participant = opened(url)
+    assert prepare_at(participant, transaction=ID) is Vote.COMMIT
+    assert [branch.transaction for branch in participant.prepared().branches] == [ID]
+    participant.resolve(ID, "abort", "a try")  # type: ignore[arg-type]
+    assert (read(url), participant.prepared().branches) == ([], ())
+    with pytest.raises(ParticipantRefusedError) as refused:
+        participant.commit(commit_of(ID, "orders"))
+    assert refused.value.state == "aborted"
+
+
+def made_in(url: str) -> set[str]:
+    """Return everything that is there: files, or tables and views."""
+    if url.startswith("sqlite"):
+        folder = Path(url.removeprefix("sqlite:///").partition("?")[0]).parent
+        return {path.name for path in folder.iterdir()}
+    with connected(url) as connection:
+        inspector = sa.inspect(connection)
+        return {*inspector.get_table_names(), *inspector.get_view_names()}
+
+
+def test_who_looks_makes_nothing(url):
+    """Nor does a task: what is missing is said, as *not now*."""
+    before, participant = made_in(url), opened(url)
+    with pytest.raises(ParticipantUnavailableError, match="orders_tpc_") as looked:
+        participant.identity()
+    assert looked.value.refusal is Refusal.NOT_NOW
+    for ask in (
+        participant.prepared,
+        lambda: participant.show(ID),
+        lambda: prepare_at(participant, transaction=ID),
+        lambda: participant.commit(commit_of(ID, "orders")),
+    ):
+        with pytest.raises(ParticipantUnavailableError):
+            ask()
+    described = participant.describe()
+    assert described.unreachable
+    assert described.identity is None
+    assert made_in(url) == before
+
+
+def test_to_select_is_enough_to_look(postgres_database):
+    """A role that may write nothing lists, shows and identifies."""
+    url = address(postgres_database, table="orders")
+    sink = ParticipantSink({"orders": url})
+    sink.check("test")
+    run_one_batch(sink, ROWS)
+    looks = sa.make_url(postgres_database).set(username="looks")
+    participant = opened(address(looks.render_as_string(), table="orders"))
+    with connected(postgres_database) as connection, contextlib.ExitStack() as stack:
+        run = connection.exec_driver_sql
+        run("CREATE ROLE looks LOGIN")
+        stack.callback(run, "DROP ROLE looks")
+        run("GRANT SELECT ON ALL TABLES IN SCHEMA public TO looks")
+        stack.callback(run, "DROP OWNED BY looks")
+        assert participant.show(ID).state is ParticipantState.COMMITTED
+        assert participant.prepared().branches == ()
+        assert participant.identity().participants == {"test": "orders"}
+        with pytest.raises(ParticipantRefusedError, match="GRANT"):
+            prepare_at(participant, transaction=TransactionId("test", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("sqlite:///a.db", "add ?table="),
+        ("sqlite:///a.db?table=a&into=b", "one of them"),
+        ("sqlite:///a.db?into=a", "needs PostgreSQL"),
+        ("sqlite:///a.db?tabel=a", "is table meant?"),
+        ("sqlite:///a.db?table=a&sslmode=require", "unknown option 'sslmode'"),
+        ("sqlite:///a.db?table=a&table=b", "twice"),
+        ("sqlite:///a.db?table=A-b", "lower-case"),
+        ("sqlite:///:memory:?table=a", "in memory"),
+        ("postgresql://db/shop?table=a&keys=id", "is key meant?"),
+        ("postgresql://db/shop?into=a&key=id", "goes with table="),
+        ("postgresql://app:secret@db/shop?table=a", "must not hold a password"),
+        ("postgresql://db/shop?table=a&password=secret", "must not hold a password"),
+        ("postgresql://db/shop?table=a&url_file=/x", "url_file names all"),
+        ("postgresql://db:port/shop?table=a", "expected postgresql://"),
+    ],
+)
+def test_a_wrong_address_is_one_line(wrong, says, tmp_path, monkeypatch):
+    """It is said where the sink is made; nothing is made, and no password repeated."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as error:
+        ParticipantSink({"orders": wrong})
+    text = str(error.value)
+    assert says in text
+    assert "\n" not in text
+    assert "secret" not in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    """With the extra that has it."""
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=r"tracing-2pc\[postgres\]"):
+        ParticipantSink({"orders": "postgresql://db/shop?table=a"})
+
+
+def test_a_relative_file_is_that_of_the_start(tmp_path, monkeypatch):
+    """A task has another working directory."""
+    monkeypatch.chdir(tmp_path)
+    participant = opened("sqlite:///shop.db?table=orders")
+    monkeypatch.chdir("/")
+    assert participant.url == f"sqlite:///{tmp_path}/shop.db?table=orders"
+
+
+def test_a_file_may_hold_the_url(tmp_path, postgres_database):
+    """With its password; only the file's path is pickled and shown."""
+    file = tmp_path / "url"
+    file.write_text(postgres_database)
+    url = f"postgresql:///?url_file={file}&table=orders"
+    sink = ParticipantSink({"orders": url})
+    sink.check("test")
+    assert run_one_batch(sink, ROWS)
+    assert postgres_database not in repr(sink)
+    assert sorted(read(postgres_database)) == [1, 2]
+
+
+def test_two_addresses_of_one_table_are_refused(tmp_path):
+    """Whichever way they are written, and in whichever sinks."""
+    database = f"sqlite:///{tmp_path}/shop.db"
+    urls = {"a": f"{database}?table=orders", "b": f"{database}?table=orders&key=id"}
+    with pytest.raises(ConfigurationError, match="'a' and 'b' lead to one"):
+        ParticipantSink(urls).check("test")
+
+
+def test_another_table_is_refused_at_the_start(tmp_path):
+    """With the SQL that makes a participant's table of it."""
+    database = f"sqlite:///{tmp_path}/shop.db"
+    with connected(database) as connection:
+        connection.exec_driver_sql("CREATE TABLE orders (id INTEGER)")
+    with pytest.raises(ConfigurationError, match=r"'orders': .* RENAME TO orders_tpc"):
+        TableSink(database, "orders").check("test")
+
+
+def test_a_database_that_does_not_answer_is_unavailable():
+    """Never a refusal; the start of a job does not wait for it."""
+    with unserved() as held:
+        url = f"postgresql://app@127.0.0.1:{held.rpartition(':')[2]}/shop?table=orders"
+        sink = ParticipantSink({"orders": url})
+        sink.check("test")
+        with pytest.raises(ParticipantUnavailableError, match="'orders'") as silent:
+            prepare_at(opened(url), transaction=ID)
+    assert silent.value.refusal is Refusal.NOT_NOW
+
+
+def test_a_row_that_is_refused_is_a_vote_to_abort(url):
+    """With the column and the cause."""
+    sink = ParticipantSink({"orders": url})
+    sink.check("test")
+    run_one_batch(sink, ROWS)
+    with pytest.raises(ParticipantRefusedError, match="city"):
+        run_one_batch(sink, [{"id": 3, "city": 4}], application="later")
+
+
+def test_a_table_in_code(tmp_path):
+    """It is named as its table; its key shows the latest row."""
+    sink = TableSink(f"sqlite:///{tmp_path}/shop.db", "orders", key=["id", "city"])
+    sink.check("test")
+    assert list(sink.participants) == ["orders"]
+    assert run_one_batch(sink, ROWS)
+    url = sink.participants["orders"].inner.url
+    assert url.endswith("shop.db?key=id%2Ccity&table=orders")
+    assert sorted(read(url)) == [1, 2]
+
+
+def test_text_and_table_of_settings_name_it(tmp_path):
+    """As an environment and as TOML have it; a comma in text is percent-encoded."""
+    url = f"sqlite:///{tmp_path}/shop.db?table=orders&key="
+    for given in (f"orders={url}id%2Ccity", {"orders": f"{url}id,city"}):
+        participants = open_participants(Settings.load(participants=given))
+        assert participants["orders"].url.endswith("?key=id%2Ccity&table=orders")
+    with pytest.raises(ConfigurationError, match="%2C"):
+        Settings.load(participants=f"orders={url}id,city")
+
+
+def test_a_check_asks_for_no_token(tmp_path):
+    """Where no service takes part nothing is wrong without one."""
+    url, log = f"sqlite:///{tmp_path}/shop.db?table=orders", f"sqlite:///{tmp_path}/log"
+    open_log(log).close()
+    ParticipantSink({"orders": url}).check("test")
+    result = check(Settings.load(log=log, participants={"orders": url}))
+    assert [
+        finding.text for finding in result.findings if "token" in str(finding)
+    ] == []
+    assert [p.refused for p in result.participants] == [None]
+
+
+def test_init_writes_no_tokens_without_a_service(tmp_path):
+    """Neither the file nor the lines about it."""
+    settings = Settings.load(
+        log=f"sqlite:///{tmp_path}/log.db",
+        participants={"orders": "sqlite:///shop.db?table=orders"},
+    )
+    lines = list(init(tmp_path / "tpc.toml", settings, tmp_path / "tokens"))
+    assert not (tmp_path / "tokens").exists()
+    assert "token" not in (tmp_path / "tpc.toml").read_text().replace(str(tmp_path), "")
+    assert [line.split()[0] for line in lines] == ["wrote", "schema"]
+
+
+def test_a_file_is_refused_on_a_cluster(tmp_path, monkeypatch):
+    """By the session's master where it is known; else by the task's machine."""
+    sink = TableSink(f"sqlite:///{tmp_path}/shop.db", "orders")
+    session = types.SimpleNamespace(master="local[2]")
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", session)
+    context.refuse_local_files(sink)
+    session.master = "spark://there:7077"
+    with pytest.raises(ConfigurationError, match=r"orders: .*spark://there:7077"):
+        context.refuse_local_files(sink)
+    sink.check("test")
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    with pytest.raises(ConfigurationError, match="elsewhere"):
+        prepare_at(sink.participants["orders"].inner, transaction=ID)

@@ -1,0 +1,348 @@
+"""A participant whose database is opened by whoever asks it: driver, task, watcher."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from importlib import metadata
+from operator import methodcaller
+from typing import IO, Final, TypeVar
+
+import sqlalchemy as sa
+from opentelemetry.context import get_current
+
+from tracing_2pc.core import content
+from tracing_2pc.core.access import Caller
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+    RefusalError,
+)
+from tracing_2pc.core.forks import after_fork
+from tracing_2pc.core.model import (
+    BranchId,
+    HeldBranch,
+    Holds,
+    Identity,
+    InDoubt,
+    Listing,
+    ParticipantDescription,
+    Shown,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.ports import Step
+from tracing_2pc.core.states import (
+    ASK_AGAIN,
+    BranchState,
+    Decision,
+    ParticipantState,
+    Refusal,
+    Vote,
+)
+from tracing_2pc.embedded.addresses import Address, open_resource, read_address
+from tracing_2pc.participant.answers import Answer, BranchRef
+from tracing_2pc.participant.body import Body
+from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
+from tracing_2pc.participant.metrics import record_request
+from tracing_2pc.participant.service import ParticipantService
+from tracing_2pc.store.engines.database import describe_error
+from tracing_2pc.tracing.propagation import storable_context
+from tracing_2pc.tracing.spans import client_span
+
+_ANYBODY: Final = Caller(None)
+"""Whoever can open the database is its operator: no role is checked here."""
+
+_PAGE: Final = 1_000
+
+_resources: Final[dict[str, ParticipantEngine]] = {}
+"""Those of this process, by address. Connections are made anew after a fork."""
+
+_makers: Final[set[str]] = set()
+"""Addresses whose tables this process makes: it has started a job that has them."""
+
+_opening = threading.Lock()
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def _new_lock() -> None:
+    global _opening
+    _opening = threading.Lock()
+
+
+after_fork(_new_lock)
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddedParticipant:
+    """A participant without a service: `RemoteParticipant` says what may be relied on.
+
+    Picklable: a task opens the database itself. A database that does not answer is
+    *unavailable*, and never a refusal. Tables are made by `set_up` alone, which the
+    driver calls at the start of a job; without them every request is answered *not
+    now*. No token is read.
+
+    Raises:
+        ConfigurationError: the address is wrong, or a package is not installed.
+    """
+
+    name: str
+    url: str
+    token: dataclasses.InitVar[str | None]
+    timeout: float
+    host: str = ""
+    """The machine that has its file; empty for a database that is a server."""
+
+    def __post_init__(self, token: str | None) -> None:
+        try:
+            address = read_address(self.url)
+            object.__setattr__(self, "url", address.url)
+            if address.file is not None:
+                object.__setattr__(self, "host", socket.gethostname())
+            self._resource(address)
+        except ConfigurationError as error:
+            raise self._wrong(error) from None
+        except ModuleNotFoundError as error:
+            scheme = self.url.partition(":")[0]
+            raise ConfigurationError(
+                f"participant {self.name!r}: {scheme}: needs {error.name}: pip install "
+                "'tracing-2pc[postgres]'"
+            ) from None
+
+    def _wrong(self, error: ConfigurationError) -> ConfigurationError:
+        return ConfigurationError(
+            f"participant {self.name!r}: {error}", participant=self.name
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of this machine reach it."""
+        return bool(self.host)
+
+    def set_up(self) -> None:
+        """Make its tables, if they are not there. Idempotent; for the start of a job.
+
+        From now on this process also makes them later, where the database did not
+        answer now.
+
+        Raises:
+            ConfigurationError: with the setting or the SQL that cures it.
+            ParticipantUnavailableError: the database does not answer.
+        """
+        _makers.add(self.url)
+        self._look(lambda engine: engine.open())
+
+    def prepare(
+        self,
+        transaction: TransactionId,
+        branch: BranchId,
+        body: Callable[[], IO[bytes]],
+        *,
+        rows: int,
+        length: int,
+        digest: str,
+    ) -> Vote:
+        def ask(service: ParticipantService, step: Step) -> Answer:
+            with contextlib.closing(body()) as stream:
+                received = Body(stream, length, content.ARROW, digest)
+                ref = BranchRef(branch, rows, digest)
+                about = transaction, self.name, ref, received, storable_context()
+                return service.prepare(_ANYBODY, step, *about)
+
+        return Vote(str(self._ask("prepare", transaction, ask).fields["vote"]))
+
+    def commit(self, record: TransactionRecord) -> None:
+        refs = [BranchRef(r.branch, r.rows, r.digest) for r in record.chosen(self.name)]
+        order = Order(record.id, self.name, record.forgotten_through, tuple(refs))
+        self._ask("commit", record.id, lambda s, step: s.commit(_ANYBODY, step, order))
+
+    def abort(self, record: TransactionRecord) -> None:
+        order = Order(record.id, self.name, record.forgotten_through)
+        self._ask("abort", record.id, lambda s, step: s.abort(_ANYBODY, step, order))
+
+    def abort_branch(
+        self, transaction: TransactionId, branch: BranchId, digest: str
+    ) -> None:
+        order = Order(transaction, self.name, branch=branch, digest=digest)
+        self._ask("abort", transaction, lambda s, step: s.abort(_ANYBODY, step, order))
+
+    def resolve(
+        self, transaction: TransactionId, outcome: Decision, reason: str
+    ) -> None:
+        order = Order(transaction, self.name, reason=reason)
+        self._ask(
+            "resolve",
+            transaction,
+            lambda s, step: s.resolve(_ANYBODY, step, order, Decision(outcome)),
+        )
+
+    def prepared(self, application: str | None = None) -> Listing:
+        until = time.monotonic() + self.timeout
+        branches: list[InDoubt] = []
+        after, missing = 0, None
+        while True:
+            query = Query(application, after, _PAGE)
+            page = self._look(methodcaller("list_open", query))
+            branches += [
+                InDoubt(of, b.ref.branch, max(0.0, page.now - b.since), b.ref.rows, c)
+                for of, b, c in page.branches
+            ]
+            if page.next is None:
+                break
+            if time.monotonic() > until:
+                missing = f"took over {self.timeout:g} s"
+                break
+            after = page.next
+        return Listing(tuple(branches), missing, page.now)
+
+    def show(self, transaction: TransactionId) -> Shown:
+        answer = self._look(lambda e: e.show(transaction, self.name), transaction)
+        fields = answer.fields
+        if answer.refusal in (Refusal.UNKNOWN, Refusal.FORGOTTEN):
+            other = fields.get("committed")
+            committed = TransactionId.parse(other) if other else None
+            return Shown(ParticipantState(str(answer.refusal)), committed=committed)
+        self._raise_refusal(answer, transaction)
+        held = [
+            HeldBranch(
+                BranchId.parse(branch["branch"]),
+                BranchState(branch["state"]),
+                *(branch[n] for n in ("rows", "digest", "prepared_at", "sealed_at")),
+            )
+            for branch in fields["branches"]
+        ]
+        state, holds = ParticipantState(str(answer.state)), Holds(**fields["holds"])
+        by_hand = fields["resolved_by_hand"]
+        return Shown(state, tuple(held), by_hand, fields["now"], holds)
+
+    def identity(self) -> Identity:
+        return self._look(lambda engine: engine.identity(None))
+
+    def describe(self) -> ParticipantDescription:
+        description = ParticipantDescription(self.name, self.url)
+        try:
+            listing = self.prepared()
+            now = time.time()
+            who = self._look(
+                lambda engine: ParticipantService(engine, bool).whoami(_ANYBODY)
+            )
+            description = dataclasses.replace(
+                description,
+                role=who["role"],
+                skew=None if listing.now is None else listing.now - now,
+                in_doubt=len(listing.branches),
+                missing=listing.missing,
+                gauges=who["gauges"],
+                identity=Identity(who["journal"], who["participants"]),
+                pooled=who["pooled"],
+                unfit=tuple(who["unfit"]),
+                version=metadata.version("tracing-2pc"),
+            )
+            self._look(lambda engine: engine.ready())
+        except (ConfigurationError, ParticipantError) as error:
+            why = str(error).removeprefix(f"participant {self.name!r}: ")
+            if description.identity is None:
+                return dataclasses.replace(description, unreachable=why)
+            return dataclasses.replace(description, unready=why)
+        return description
+
+    def _ask(
+        self,
+        phase: str,
+        transaction: TransactionId,
+        ask: Callable[[ParticipantService, Step], Answer],
+    ) -> Answer:
+        """Ask for a step of the protocol, in a span and measured as a service's."""
+        about = {"tpc.request": phase, "tpc.participant": self.name}
+        started, result = time.monotonic(), "unavailable"
+        with client_span(f"POST /{phase}", about) as step:
+            step.set("tpc.transaction.id", str(transaction))
+            try:
+                answer = self._look(
+                    lambda engine: ask(ParticipantService(engine, bool), step),
+                    transaction,
+                )
+                step.set("tpc.state", str(answer.state))
+                self._raise_refusal(answer, transaction)
+                result = "ok"
+            except ParticipantRefusedError:
+                result = "refused"
+                raise
+            finally:
+                seconds = time.monotonic() - started
+                record_request(phase, self.name, result, seconds, get_current())
+        return answer
+
+    def _raise_refusal(self, answer: Answer, transaction: TransactionId) -> None:
+        if answer.refusal is not None:
+            state = str(answer.state)
+            raise self._error(answer.refusal, answer.detail, state, transaction)
+
+    def _look(
+        self,
+        ask: Callable[[ParticipantEngine], T],
+        transaction: TransactionId | None = None,
+    ) -> T:
+        """Ask the resource, and turn what it raises into what a participant answers."""
+        try:
+            engine = self._resource()
+            if self.url not in _makers:
+                engine.find()
+            return ask(engine)
+        except RefusalError as error:
+            raise self._error(
+                error.refusal, str(error), error.state, transaction
+            ) from error
+        except ConfigurationError as error:
+            raise self._wrong(error) from error
+        except sa.exc.DataError as error:
+            logger.warning("not stored: %s", describe_error(error))
+            why = "text of the request has a character that the database here lacks"
+            raise self._error(Refusal.MALFORMED, why, None, transaction) from None
+        except Exception as error:
+            why = f"its database did not answer: {describe_error(error)}"
+            if not isinstance(error, sa.exc.SQLAlchemyError | OSError):
+                logger.exception(
+                    "a request was not answered: participant=%s", self.name
+                )
+                why = f"it has a fault, see the log: {type(error).__name__}"
+            raise self._error(Refusal.NOT_NOW, why, None, transaction) from error
+
+    def _error(
+        self,
+        refusal: Refusal,
+        detail: str,
+        state: str | None,
+        transaction: TransactionId | None,
+    ) -> ParticipantError:
+        kind: type[ParticipantError] = ParticipantRefusedError
+        if refusal in ASK_AGAIN or refusal is Refusal.MISDIRECTED:
+            kind = ParticipantUnavailableError
+        return kind(
+            f"participant {self.name!r}: {detail} ({self.url})",
+            refusal=refusal,
+            state=state,
+            transaction_id=None if transaction is None else str(transaction),
+            participant=self.name,
+        )
+
+    def _resource(self, address: Address | None = None) -> ParticipantEngine:
+        if self.host not in ("", socket.gethostname()):
+            raise ConfigurationError(
+                f"{self.url} is a file of {self.host}, and this is "
+                f"{socket.gethostname()}: on a cluster use postgresql:"
+            )
+        with _opening:
+            if self.url not in _resources:
+                _resources[self.url] = open_resource(address or read_address(self.url))
+            return _resources[self.url]
