@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,3 +317,49 @@ def test_a_file_is_refused_on_a_cluster(tmp_path, monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     with pytest.raises(ConfigurationError, match="elsewhere"):
         prepare_at(sink.participants["orders"].inner, transaction=ID)
+
+
+def module_with(folder: Path, monkeypatch: Any, text: str) -> None:
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "shop_resources", raising=False)
+    (folder / "shop_resources.py").write_text(text)
+
+
+def test_an_object_of_a_module_is_a_participant(tmp_path, monkeypatch):
+    """A resource that no text can say; a task imports it by its name."""
+    module_with(
+        tmp_path,
+        monkeypatch,
+        "from tracing_2pc.participant import TaggedRows\n"
+        f"orders = TaggedRows('sqlite:///{tmp_path}/shop.db', 'orders')\n",
+    )
+    sink = ParticipantSink({"orders": "python:shop_resources:orders"})
+    sink.check("test")
+    assert run_one_batch(sink, ROWS)
+    assert sorted(read(f"sqlite:///{tmp_path}/shop.db")) == [1, 2]
+    assert b"shop.db" not in pickle.dumps(sink)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "says"),
+    [
+        ("nothing", "cannot be imported (AttributeError)"),
+        ("number", "is a int, not a resource"),
+        ("outbox", "is an Outbox"),
+    ],
+)
+def test_an_object_that_is_no_participant_is_one_line(
+    tmp_path, monkeypatch, attribute, says
+):
+    """An outbox, too: nothing would send what it holds."""
+    module_with(
+        tmp_path,
+        monkeypatch,
+        "from tracing_2pc.outbox import Outbox\n"
+        "class Partner:\n    send, checks, bulk, longest = 1, 0, 0, 1.0\n"
+        f"number, outbox = 1, Outbox('sqlite:///{tmp_path}/o.db', Partner())\n",
+    )
+    with pytest.raises(ConfigurationError) as error:
+        ParticipantSink({"orders": f"python:shop_resources:{attribute}"})
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)

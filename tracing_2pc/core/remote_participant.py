@@ -47,7 +47,7 @@ _EMBEDDED: Final = _BuiltIn(
     "tracing_2pc.embedded.participant", "EmbeddedParticipant", "postgres"
 )
 
-EMBEDDED: Final = frozenset({"postgresql", "sqlite"})
+EMBEDDED: Final = frozenset({"postgresql", "python", "sqlite"})
 """Schemes of a participant without a service: its address has options of its own."""
 
 _BUILT_IN: Final = {
@@ -280,10 +280,11 @@ def broker_of(url: str) -> dict[str, str]:
 def no_transport(url: str) -> str:
     """Return the message for a URL that no transport is known for."""
     scheme = url.partition(":")[0]
+    known = "://, ".join(name for name in _BUILT_IN if name != "python")
     return (
-        f"no transport for {scheme}:// is known: use {'://, '.join(_BUILT_IN)}://, "
-        f"install a package that has {scheme} among its {ENTRY_POINTS}, or call "
-        "register_transport"
+        f"no transport for {scheme}:// is known: use {known}://, "
+        f"python:module:attribute, install a package that has {scheme} among its "
+        f"{ENTRY_POINTS}, or call register_transport"
     )
 
 

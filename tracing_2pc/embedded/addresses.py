@@ -1,4 +1,4 @@
-"""What an address without a service names: a database and a table in it.
+"""What an address without a service names: a table of a database, or an object.
 
 Nothing is connected to here. `ConfigurationError` says what to change, in one line,
 and repeats no value of an option.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,9 +17,11 @@ from urllib.parse import parse_qsl, quote, urlencode
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.outbox import Outbox
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.store.engines.urls import secrets_in
 
+_OBJECT: Final = "python:"
 _OF_TABLES: Final = ("into", "key", "table", "url_file")
 
 
@@ -40,11 +43,13 @@ class Address:
 
 
 def read_address(url: str) -> Address:
-    """Read the address of a table; a relative file becomes an absolute one.
+    """Read an address; a relative file becomes an absolute one.
 
     Raises:
         ConfigurationError: it is none, or has a wrong option or a password.
     """
+    if url.startswith(_OBJECT):
+        return Address(url, url, {})
     base, _, query = url.partition("?")
     pairs = _pairs(query)
     ours = {name: value for name, value in pairs.items() if name in _OF_TABLES}
@@ -71,9 +76,12 @@ def open_resource(address: Address) -> ParticipantEngine:
     """Return what keeps the rows of an address; it connects when it is asked.
 
     Raises:
-        ConfigurationError: a name that cannot be a table's, or a bad database.
+        ConfigurationError: a name that cannot be a table's, a bad database, or an
+            object that cannot be imported or is no resource.
         ModuleNotFoundError: a package is not installed.
     """
+    if address.url.startswith(_OBJECT):
+        return _imported(address.url)
     from tracing_2pc.participant import PreparedTransactions, TaggedRows
 
     options = address.options
@@ -83,6 +91,28 @@ def open_resource(address: Address) -> ParticipantEngine:
     return TaggedRows(
         address.database, options["table"], keys.split(",") if keys else None
     )
+
+
+def _imported(url: str) -> ParticipantEngine:
+    """Return an object of a module, as gunicorn names an application."""
+    module, _, attribute = url.removeprefix(_OBJECT).partition(":")
+    try:
+        resource = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{url} cannot be imported ({type(error).__name__}): write "
+            "python:module:attribute, and have the module where tasks run"
+        ) from error
+    if not isinstance(resource, ParticipantEngine):
+        raise ConfigurationError(
+            f"{url} is a {type(resource).__name__}, not a resource such as TaggedRows"
+        )
+    if isinstance(resource, Outbox):
+        raise ConfigurationError(
+            f"{url} is an Outbox, which sends from a process that lasts: serve it, and "
+            "give the address of that service"
+        )
+    return resource
 
 
 def _pairs(query: str) -> dict[str, str]:
