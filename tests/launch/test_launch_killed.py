@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support.programs import ran
+from support.versions import make_versions
 from support.waiting import AT_LAST, until
 
 from participants import flights
@@ -78,18 +79,18 @@ def launched(world):
     return world
 
 
-def kill(world, point: str) -> None:
+def kill(world, point: str, **told: str) -> None:
     flag = world.folder / "killed"
-    told = {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(flag)}
+    told |= {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(flag)}
     done = command(world, "launch", world.folder / "job.yaml", **told)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
     assert flag.read_text().startswith(point)
 
 
-def recovers(world, *words: str) -> None:
+def recovers(world, *words: object, **told: str) -> None:
     """Each call asks once, and a pod that is stopped takes its time."""
     until(
-        lambda: command(world, *(words or ("recover",))),
+        lambda: command(world, *(words or ("recover",)), **told),
         lambda done: done.returncode == 0,
         tell=lambda done: done.stdout + done.stderr,
     )
@@ -131,6 +132,50 @@ def test_what_was_not_decided_is_launched_anew(launched, point):
     assert done.returncode == 0, done.stderr
     is_whole(launched)
     assert not launched.staged(f"{_application(done)}.1.1")
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory) -> dict[str, Path]:
+    return make_versions(tmp_path_factory.mktemp("versions"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "point"),
+    [
+        pytest.param("0.1.0", "0.2.0", "launch.after_create", marks=CI),
+        pytest.param("0.2.0", "0.1.0", "launch.after_create", marks=NIGHTLY),
+        pytest.param("0.1.0", "0.2.0", "delivery.between_commits", marks=NIGHTLY),
+        pytest.param("0.2.0", "0.1.0", "delivery.between_commits", marks=CI),
+    ],
+)
+def test_a_launch_in_flight_is_ended_by_another_release(
+    launched, versions, ours, theirs, point
+):
+    """Undecided it is dropped and launched anew; decided it is finished.
+
+    What one release puts on record besides, the other one leaves as it is.
+    """
+
+    def of(version: str) -> dict[str, str]:
+        here = str(versions[version])
+        return {"PYTHONPATH": os.pathsep.join((here, os.environ["PYTHONPATH"]))}
+
+    command(launched, "init", **of("0.2.0"))  # adds the column
+    kill(launched, point, **of(ours))
+    is_decided = point.startswith("delivery")
+    words = ["recover"] if is_decided else ["launch", launched.folder / "job.yaml"]
+    recovers(launched, *words, **of(theirs))
+    is_whole(launched)
+    engine = sa.create_engine(launched.settings.log)
+    with engine.connect() as connection:
+        asked = sa.text("SELECT batch, attempt, region FROM tpc_transaction")
+        regions = {(batch, n): region for batch, n, region in connection.execute(asked)}
+    engine.dispose()
+    known = {"0.1.0": None, "0.2.0": "north"}
+    second = {} if is_decided else {(1, 2): known[theirs]}
+    assert regions == {(0, 1): None, (1, 1): known[ours], **second}
+    for _, attempt in second:
+        assert not launched.staged(f"{launched.application}.1.{attempt - 1}")
 
 
 @pytest.mark.parametrize(
