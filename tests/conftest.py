@@ -55,6 +55,14 @@ def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(settings, name, dict(getattr(settings, name)))
 
 
+@pytest.fixture(autouse=True)
+def _no_journals_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget which journal answered at a port: another test's server may have it."""
+    from tracing_2pc.sinks import participant_sink
+
+    monkeypatch.setattr(participant_sink, "_known", {})
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """URL of the first database of this session's own PostgreSQL."""

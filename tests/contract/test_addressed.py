@@ -73,6 +73,33 @@ def test_a_request_for_another_participant_is_refused(world, asked):
     assert world.show(T).get_json()["state"] == "committed"
 
 
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_a_request_for_another_journal_is_refused(world, asked):
+    """Two databases have one name: only the id of a journal tells them apart.
+
+    Also where the application has nothing here. A request for this one is obeyed.
+    """
+    here = world.client.get("/whoami").get_json()["journal"]
+    answer = REQUESTS[asked](world.meant("another"))
+    body = answer.get_json()
+    assert (answer.status_code, "state" in body) == (421, False)
+    assert body["transaction_id"] in {T, "orders.8.1"}
+    assert TEXTS["of another journal"].format(journal=here) in body["detail"]
+    assert (world.listed(), world.show(T).status_code) == ([], 404)
+    assert world.meant(here).prepare(T).status_code == 200
+    assert REQUESTS[asked](world.meant("another")).status_code == 421
+    assert world.listed() == [(T, "0.1", "prepared")]
+    assert world.meant(here).commit(T, ONE).status_code == 200
+    assert world.visible() == 3
+
+
+@pytest.mark.parametrize("journal", ["", "a b", "x" * 65, "a,b"])
+def test_a_journal_that_is_no_id_is_malformed(world, journal):
+    """It could be taken for any."""
+    assert world.meant(journal).prepare(T).status_code == 400
+    assert world.listed() == []
+
+
 def test_an_application_that_holds_nothing_may_be_named_anew(world):
     """Addresses that were swapped in the first try are mended in the second."""
     first, second = world.called("ledger"), world.called("notifier")

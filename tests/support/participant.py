@@ -42,6 +42,7 @@ class World:
         self.resource = resource
         self.visible = visible
         self.name: str | None = "participant"
+        self.journal: str | None = None
         app = Flask("participant")
         options = options or {"insecure": True}
         app.register_blueprint(participant_blueprint(resource, **options))
@@ -52,12 +53,20 @@ class World:
         client = self.app.test_client()
         if self.name is not None:
             client.environ_base["HTTP_TPC_PARTICIPANT"] = self.name
+        if self.journal is not None:
+            client.environ_base["HTTP_TPC_JOURNAL"] = self.journal
         return client
 
     def called(self, name: str | None) -> World:
         """Return it as somebody asks it who calls it so; None says no name."""
         other = copy.copy(self)
         other.name = name
+        return other
+
+    def meant(self, journal: str) -> World:
+        """Return it as somebody asks it who means the journal of this id."""
+        other = copy.copy(self)
+        other.journal = journal
         return other
 
     def prepare(

@@ -78,7 +78,9 @@ class Prepared:
             raise self.says.pop()
         return Vote.COMMIT
 
-    def abort(self, me: HttpParticipant, _: object, branch: object, by: str) -> None:
+    def abort(
+        self, me: HttpParticipant, _: object, branch: object, by: str, *, journal: None
+    ) -> None:
         self.aborted.append(f"{me.name} {branch} {by}")
 
 

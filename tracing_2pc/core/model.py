@@ -86,6 +86,7 @@ _TRANSACTION: Final = re.compile(
     rf"([a-z0-9][a-z0-9-]{{0,39}})\.{_ORDINAL}\.([1-9][0-9]{{0,8}})"
 )
 _BRANCH: Final = re.compile(rf"{_ORDINAL}\.{_ORDINAL}")
+_JOURNAL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REQUEST: Final = re.compile(rf"(.+\..+\..+)\.(.+\..+)\.{_ORDINAL}")
 
 
@@ -97,6 +98,13 @@ def check_application(name: str) -> str:
             "dashes, starting with a letter or digit"
         )
     return name
+
+
+def check_journal(text: str) -> str:
+    """Return the id of a participant's journal, or raise `ValueError`."""
+    if not _JOURNAL.fullmatch(text):
+        raise ValueError("expected 1 to 64 letters, digits, dashes and underscores")
+    return text
 
 
 ADOPTED: Final = "adopted"
@@ -187,6 +195,13 @@ class RequestKey:
         )
 
 
+class JournalAt(NamedTuple):
+    """The id of a participant's journal, and the address at which it gave that."""
+
+    id: str
+    url: str  # without secrets
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class BranchContext:
     """What a sink's `begin` is told: all that it needs to name what it writes.
@@ -200,6 +215,8 @@ class BranchContext:
     participants: tuple[str, ...]
     carrier: Carrier
     stopping: Callable[[], bool] = bool  # bool() is False: never
+    # By participant: a request for another journal than that is refused there.
+    journals: Mapping[str, JournalAt] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -281,13 +298,6 @@ def way_back(batch: int) -> str:
         f"stop the query, and let the callback's errors pass; remove commits/{batch} "
         f"and all above {batch} from commits and offsets of its checkpoint; start it"
     )
-
-
-class JournalAt(NamedTuple):
-    """The id of a participant's journal, and the address at which it gave that."""
-
-    id: str
-    url: str  # without secrets
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -379,6 +389,11 @@ class TransactionRecord:
         # Rule 4: commit names the chosen branches; the participant drops the others.
         own = (r for r in self.receipts if r.participant == participant)
         return tuple(r for r in own if r.vote is Vote.COMMIT)
+
+    def journal_of(self, participant: str) -> str | None:
+        """Return the id of a participant's journal; None if it is not on record."""
+        known = self.journals.get(participant)
+        return known.id if known else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ class Opening:
             the log's clock; 0 means never.
         own_sinks: those participants that only the job itself can reach.
         replaces: the participants before these, all of them, where they changed on
-            purpose. It allows no other change, so it may be given for ever.
+            purpose. It allows no other change, so it may be given for ever; those
+            of now, where one of them has another journal on purpose.
         stream: Spark counts the batches, and begins none before the one before it is
             done; else the caller may leave one out.
         attempt: the number that a new attempt must get; another one has begun since
@@ -117,9 +118,11 @@ class DecisionLog(Protocol):
             ConfigurationError: this checkpoint and this log do not belong together, the
                 query is known by another application's name, the batch lies below
                 what is decided or forgotten, a stream has passed a batch whose newest
-                attempt is not committed, or the participants are neither those of the
-                newest transaction nor declared by `replaces`. Nothing is written then,
-                and nothing aborted; only that a batch was passed is noted with it.
+                attempt is not committed, the participants are neither those of the
+                newest transaction nor declared by `replaces`, or a journal is another
+                than there, and `replaces` does not name them all. Nothing is written
+                then, and nothing aborted; only that a batch was passed is noted with
+                it.
             HeuristicError: a transaction of this application is quarantined.
             AbortedError: another run has superseded this one, or begun `attempt`.
         """
@@ -148,6 +151,14 @@ class DecisionLog(Protocol):
             ContractError: commit without every vote, with more than `MAX_BRANCHES`
                 branches for one participant, or with a handle above 64 KiB.
             DecisionUnknownError: no answer; ask again, never take it for a no.
+        """
+
+    def note_journals(
+        self, transaction: TransactionId, journals: Mapping[str, JournalAt]
+    ) -> None:
+        """Add journals that were not known at begin, while it is undecided. Idempotent.
+
+        An id that is on record stays.
         """
 
     def expire(self, transaction: TransactionId) -> TransactionRecord | None:

@@ -83,7 +83,9 @@ class RemoteParticipant(Participant, Protocol):
     - `ConfigurationError`: nothing was sent, because the token cannot be read, or none
       is set and the transport needs one.
 
-    The trace context of the caller goes along with each request.
+    The trace context of the caller goes along with each request, and the id of the
+    `journal` that is meant, if it is known: from the record, or as it is given. The
+    participant refuses as misdirected what is meant for another one.
     """
 
     @property
@@ -99,6 +101,7 @@ class RemoteParticipant(Participant, Protocol):
         rows: int,
         length: int,
         digest: str,
+        journal: str | None = None,
     ) -> Vote:
         """Send a branch, and return the vote for exactly these rows and this digest.
 
@@ -112,7 +115,11 @@ class RemoteParticipant(Participant, Protocol):
         """
 
     def abort_branch(
-        self, transaction: TransactionId, branch: BranchId, digest: str
+        self,
+        transaction: TransactionId,
+        branch: BranchId,
+        digest: str,
+        journal: str | None = None,
     ) -> None:
         """Abort one branch, by the task that wrote it, before its receipt is out."""
 
@@ -126,14 +133,18 @@ class RemoteParticipant(Participant, Protocol):
             ParticipantUnavailableError: no first page that can be trusted.
         """
 
-    def show(self, transaction: TransactionId) -> Shown:
+    def show(self, transaction: TransactionId, journal: str | None = None) -> Shown:
         """Return what it holds of one transaction; changes nothing.
 
         *Unknown* and *forgotten* are answers. Neither of them is an outcome.
         """
 
     def resolve(
-        self, transaction: TransactionId, outcome: Decision, reason: str
+        self,
+        transaction: TransactionId,
+        outcome: Decision,
+        reason: str,
+        journal: str | None = None,
     ) -> None:
         """Have an orphan committed or aborted there, by hand; needs the role operator.
 

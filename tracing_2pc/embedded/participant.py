@@ -151,35 +151,49 @@ class EmbeddedParticipant:
         rows: int,
         length: int,
         digest: str,
+        journal: str | None = None,
     ) -> Vote:
         def ask(service: ParticipantService, step: Step) -> Answer:
             with contextlib.closing(body()) as stream:
                 received = Body(stream, length, content.ARROW, digest)
                 ref = BranchRef(branch, rows, digest)
                 about = transaction, self.name, ref, received, storable_context()
-                return service.prepare(_ANYBODY, step, *about)
+                return service.prepare(_ANYBODY, step, *about, journal)
 
         return Vote(str(self._ask("prepare", transaction, ask).fields["vote"]))
 
     def commit(self, record: TransactionRecord) -> None:
         refs = [BranchRef(r.branch, r.rows, r.digest) for r in record.chosen(self.name)]
-        order = Order(record.id, self.name, record.forgotten_through, tuple(refs))
+        order = dataclasses.replace(self._order(record), branches=tuple(refs))
         self._ask("commit", record.id, lambda s, step: s.commit(_ANYBODY, step, order))
 
     def abort(self, record: TransactionRecord) -> None:
-        order = Order(record.id, self.name, record.forgotten_through)
+        order = self._order(record)
         self._ask("abort", record.id, lambda s, step: s.abort(_ANYBODY, step, order))
 
+    def _order(self, record: TransactionRecord) -> Order:
+        journal = record.journal_of(self.name)
+        return Order(record.id, self.name, record.forgotten_through, journal=journal)
+
     def abort_branch(
-        self, transaction: TransactionId, branch: BranchId, digest: str
+        self,
+        transaction: TransactionId,
+        branch: BranchId,
+        digest: str,
+        journal: str | None = None,
     ) -> None:
-        order = Order(transaction, self.name, branch=branch, digest=digest)
+        about = {"branch": branch, "digest": digest, "journal": journal}
+        order = Order(transaction, self.name, **about)
         self._ask("abort", transaction, lambda s, step: s.abort(_ANYBODY, step, order))
 
     def resolve(
-        self, transaction: TransactionId, outcome: Decision, reason: str
+        self,
+        transaction: TransactionId,
+        outcome: Decision,
+        reason: str,
+        journal: str | None = None,
     ) -> None:
-        order = Order(transaction, self.name, reason=reason)
+        order = Order(transaction, self.name, reason=reason, journal=journal)
         self._ask(
             "resolve",
             transaction,
@@ -205,8 +219,9 @@ class EmbeddedParticipant:
             after = page.next
         return Listing(tuple(branches), missing, page.now)
 
-    def show(self, transaction: TransactionId) -> Shown:
-        answer = self._look(lambda e: e.show(transaction, self.name), transaction)
+    def show(self, transaction: TransactionId, journal: str | None = None) -> Shown:
+        asked = transaction, self.name, journal
+        answer = self._look(lambda engine: engine.show(*asked), transaction)
         fields = answer.fields
         if answer.refusal in (Refusal.UNKNOWN, Refusal.FORGOTTEN):
             other = fields.get("committed")
@@ -271,6 +286,7 @@ class EmbeddedParticipant:
                 answer = self._look(
                     lambda engine: ask(ParticipantService(engine, bool), step),
                     transaction,
+                    is_vote=phase == "prepare",
                 )
                 step.set("tpc.state", str(answer.state))
                 self._raise_refusal(answer, transaction)
@@ -292,6 +308,8 @@ class EmbeddedParticipant:
         self,
         ask: Callable[[ParticipantEngine], T],
         transaction: TransactionId | None = None,
+        *,
+        is_vote: bool = False,
     ) -> T:
         """Ask the resource, and turn what it raises into what a participant answers."""
         try:
@@ -300,9 +318,8 @@ class EmbeddedParticipant:
                 engine.find()
             return ask(engine)
         except RefusalError as error:
-            raise self._error(
-                error.refusal, str(error), error.state, transaction
-            ) from error
+            about = error.refusal, str(error), error.state, transaction
+            raise self._error(*about, is_vote=is_vote) from error
         except ConfigurationError as error:
             raise self._wrong(error) from error
         except sa.exc.DataError as error:
@@ -324,9 +341,13 @@ class EmbeddedParticipant:
         detail: str,
         state: str | None,
         transaction: TransactionId | None,
+        *,
+        is_vote: bool = False,
     ) -> ParticipantError:
         kind: type[ParticipantError] = ParticipantRefusedError
-        if refusal in ASK_AGAIN or refusal is Refusal.MISDIRECTED:
+        # Before the decision a wrong address is a no; after it, it is no answer.
+        is_wrong = refusal is Refusal.MISDIRECTED and not is_vote
+        if refusal in ASK_AGAIN or is_wrong:
             kind = ParticipantUnavailableError
         return kind(
             f"participant {self.name!r}: {detail} ({self.url})",

@@ -17,6 +17,7 @@ from tracing_2pc.core.model import (
     RequestKey,
     TransactionId,
     check_application,
+    check_journal,
 )
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import BranchState, Decision, RequestState
@@ -93,7 +94,13 @@ def read_commit(request: Request) -> Order:
     if len({ref.branch for ref in refs}) != len(refs):
         raise Problem(400, "branches: a branch is named twice")
     forgotten_through = _forgotten_through(item, transaction)
-    return Order(transaction, _participant(request), forgotten_through, refs)
+    return Order(
+        transaction,
+        _participant(request),
+        forgotten_through,
+        refs,
+        journal=read_journal(request),
+    )
 
 
 def read_abort(request: Request) -> Order:
@@ -103,11 +110,12 @@ def read_abort(request: Request) -> Order:
     carries forgotten_through.
     """
     item, transaction = _control(request, {"branch", "digest", "forgotten_through"})
-    participant = _participant(request)
+    participant, journal = _participant(request), read_journal(request)
     if "branch" not in item:
         if "digest" in item:
             raise Problem(400, "digest: give it with the branch that it is of")
-        return Order(transaction, participant, _forgotten_through(item, transaction))
+        through = _forgotten_through(item, transaction)
+        return Order(transaction, participant, through, journal=journal)
     if "forgotten_through" in item:
         raise Problem(
             400, "forgotten_through: only with the abort of a whole transaction"
@@ -115,7 +123,9 @@ def read_abort(request: Request) -> Order:
     branch, digest = _field("branch", item["branch"], BranchId.parse), None
     if "digest" in item:
         digest = _field("digest", item["digest"], content.check_digest)
-    return Order(transaction, participant, branch=branch, digest=digest)
+    return Order(
+        transaction, participant, branch=branch, digest=digest, journal=journal
+    )
 
 
 def read_resolve(request: Request) -> tuple[Order, Decision]:
@@ -123,7 +133,8 @@ def read_resolve(request: Request) -> tuple[Order, Decision]:
     item, transaction = _control(request, {"outcome", "reason"})
     reason = _line(item, "reason", "say why")
     outcome = _field("outcome", item.get("outcome"), Decision)
-    return Order(transaction, _participant(request), reason=reason), outcome
+    participant, journal = _participant(request), read_journal(request)
+    return Order(transaction, participant, reason=reason, journal=journal), outcome
 
 
 def read_request_order(request: Request, *, asks_why: bool) -> RequestOrder:
@@ -300,6 +311,14 @@ def _forgotten_through(item: dict[str, Any], transaction: TransactionId) -> int 
             400, f"forgotten_through: expected 0 to {transaction.batch - 1}, or null"
         )
     return batch
+
+
+def read_journal(request: Request) -> str | None:
+    """Read the id of the journal that a request is meant for, if it names one."""
+    is_named = contract.JOURNAL_HEADER in request.headers
+    return (
+        _header(request, contract.JOURNAL_HEADER, check_journal) if is_named else None
+    )
 
 
 def _participant(request: Request) -> str:

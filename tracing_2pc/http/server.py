@@ -124,7 +124,8 @@ class _Routes(Views):
     def prepare(self) -> Response:
         with self.serving("prepare", "prepare") as (caller, step):
             read = forms.read_prepare(request, self.max_prepare_bytes)
-            answer = self.service.prepare(caller, step, *read, self.carrier())
+            meant = forms.read_journal(request)
+            answer = self.service.prepare(caller, step, *read, self.carrier(), meant)
             return _answer(step, read[0], answer)
 
     def commit(self) -> Response:
@@ -154,7 +155,8 @@ class _Routes(Views):
     def show(self, transaction_id: str) -> Response:
         with self.serving("show", "show") as (caller, step):
             transaction, participant = forms.read_show(request, transaction_id)
-            answer = self.service.show(caller, step, transaction, participant)
+            about = transaction, participant, forms.read_journal(request)
+            answer = self.service.show(caller, step, *about)
             return _answer(step, transaction, answer)
 
     def quarantined(self) -> Response:

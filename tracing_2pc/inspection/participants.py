@@ -61,7 +61,7 @@ class ReadableParticipant(Protocol):
     def prepared(self, application: str | None = None) -> Listing:
         """List what is in doubt there."""
 
-    def show(self, transaction: TransactionId) -> Shown:
+    def show(self, transaction: TransactionId, journal: str | None = None) -> Shown:
         """Return what it knows of one transaction."""
 
 

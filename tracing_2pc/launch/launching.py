@@ -131,7 +131,13 @@ def launch(
         preparing = f"{record.id}: preparing {', '.join(record.participants)}"
         say(Phase.PREPARING, preparing)
         place = BranchId(0, 0)
-        at = BranchContext(record.id, place, record.participants, record.carrier)
+        at = BranchContext(
+            record.id,
+            place,
+            record.participants,
+            record.carrier,
+            journals=record.journals,
+        )
         receipts = write_traced_branch(job.sink, at, [row])
         say(Phase.PREPARED, f"{record.id}: all are prepared")
         return receipts

@@ -222,7 +222,7 @@ class Outbox(ParticipantEngine):
     def _check_order(self, order: RequestOrder) -> None:
         with self._reading() as connection:
             row = self._journal.read(connection, order.key.transaction)
-            self._check_name(connection, row, order.participant)
+            self._check_address(connection, row, order.participant, None)
 
     def quarantined(self) -> list[dict[str, Any]]:
         """Return the requests in quarantine, oldest first, with their whole bodies."""

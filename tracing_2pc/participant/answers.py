@@ -58,6 +58,7 @@ class TransactionRow:
     forgotten_through: int | None = None  # of its application here
     # Name by which its application calls this participant.
     participant: str | None = None
+    journal: str = ""  # the id of the journal that it was read in
     recorded: bool = False  # it has a row in the journal
     seal: BranchState | None = None  # its outcome, once it is sealed
     by_hand: bool = False  # a person decided it

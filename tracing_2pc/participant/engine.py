@@ -72,6 +72,7 @@ class Order:
     digest: str | None = None  # and only if its digest is this one
     reason: str | None = None  # a person's
     may_name: bool = True  # a job or an operator: the name that it gives us is kept
+    journal: str | None = None  # the id of the one that is meant; None is any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,8 +99,9 @@ class ParticipantEngine:
     Called from many threads and processes; each request is repeated until it is
     answered. A request raises `RefusalError` for what it refuses outside of the table,
     and the database's own errors for "not now". `participant` is the name that the
-    caller gives: the first one of an application is kept, if the caller may name it,
-    and a request for another is refused as misdirected and changes nothing.
+    caller gives: the first one of an application is kept, if the caller may name it.
+    A request for another name, or for another `journal` than this one, is refused as
+    misdirected and changes nothing.
     """
 
     def __init__(self, journal: Journal, store: BranchStore) -> None:
@@ -176,6 +178,7 @@ class ParticipantEngine:
         carrier: Carrier,
         *,
         may_name: bool = True,
+        journal: str | None = None,
     ) -> Answer:
         """Make a branch durable and invisible, and vote (rule 13).
 
@@ -186,11 +189,11 @@ class ParticipantEngine:
             RefusalError: in progress, while another request writes this very branch.
         """
         self._open_or_find()
-        journal = self._journal
+        notes = self._journal
 
         def look(connection: Connection) -> tuple[TransactionRow, Answer | None]:
-            row = journal.read(connection, transaction, ref.branch)
-            self._check_name(connection, row, participant)
+            row = notes.read(connection, transaction, ref.branch)
+            self._check_address(connection, row, participant, journal)
             return row, answers.prepare(row, ref)
 
         def add(connection: Connection, tag: int) -> Answer | None:
@@ -203,7 +206,7 @@ class ParticipantEngine:
                 raise RefusalError(Refusal.NOT_NOW, detail)
             if not ref.rows:
                 return answers.prepared(ref)
-            if not journal.add_prepared(connection, row, ref, tag=tag, carrier=carrier):
+            if not notes.add_prepared(connection, row, ref, tag=tag, carrier=carrier):
                 raise UnderWayError
             return None
 
@@ -216,7 +219,7 @@ class ParticipantEngine:
         if row.leftovers:
             self._store.delete_leftovers(1 + ref.rows // SLICE)
         failpoint("participant.before_prepare")
-        upload = BranchUpload(transaction, ref, body, journal)
+        upload = BranchUpload(transaction, ref, body, notes)
         try:
             with self._database.alone(upload.name):
                 answer = self._store.prepare(upload, add)
@@ -290,11 +293,16 @@ class ParticipantEngine:
         """Do what a person decided about an orphan, and remember why."""
         return self._decide(order, lambda row: answers.resolve(row, outcome))
 
-    def show(self, transaction: TransactionId, participant: str | None) -> Answer:
+    def show(
+        self,
+        transaction: TransactionId,
+        participant: str | None,
+        journal: str | None = None,
+    ) -> Answer:
         """Look a transaction up, with the clock here and what it keeps busy."""
         with self._reading() as connection:
             row = self._journal.read(connection, transaction)
-            self._check_name(connection, row, participant)
+            self._check_address(connection, row, participant, journal)
             holds = self._store.usage(connection, row)
             return answers.show(row, self._journal.clock(), holds)
 
@@ -390,7 +398,7 @@ class ParticipantEngine:
         """Answer by what the journal says, and make the answer true."""
         self._open_or_find()
         with self._store.deciding(order.transaction) as (connection, row):
-            self._check_name(connection, row, order.participant)
+            self._check_address(connection, row, order.participant, order.journal)
             answer = answer_to(row)
             if answer.refusal is None:
                 self._obey(connection, row, order, answer)
@@ -398,10 +406,24 @@ class ParticipantEngine:
             self._record_wait(row, answer.seal)
         return answer
 
-    def _check_name(
-        self, connection: Connection, row: TransactionRow, participant: str | None
+    def _check_address(
+        self,
+        connection: Connection,
+        row: TransactionRow,
+        participant: str | None,
+        journal: str | None,
     ) -> None:
-        """Refuse another name for us, unless the application has nothing here yet."""
+        """Refuse what is meant for another journal, or for another name.
+
+        Another name is taken as long as the application has nothing here.
+        """
+        if journal not in (None, row.journal):
+            raise RefusalError(
+                Refusal.MISDIRECTED,
+                f"this is journal {row.journal}, and application "
+                f"{row.transaction.application} has {participant!r} in journal "
+                f"{journal}: mend its address in `participants`",
+            )
         if participant is None or row.participant in (None, participant):
             return
         if self._journal.is_in_use(connection, row.transaction.application):

@@ -49,6 +49,7 @@ class ParticipantService:
         ref: BranchRef,
         body: Body,
         carrier: Carrier,
+        journal: str | None = None,
     ) -> Answer:
         """Make a branch durable, and vote."""
         self._check(caller, "prepare", transaction, step)
@@ -56,7 +57,9 @@ class ParticipantService:
         step.set("tpc.rows", ref.rows)
         step.set("tpc.bytes", body.length)
         asked = (transaction, participant, ref, body, carrier)
-        answer = self._engine.prepare(*asked, may_name=_may_name(caller))
+        answer = self._engine.prepare(
+            *asked, may_name=_may_name(caller), journal=journal
+        )
         if answer.refusal is None:
             step.set("tpc.vote", str(answer.fields["vote"]))
         elif answer.refusal not in ASK_AGAIN:
@@ -96,10 +99,11 @@ class ParticipantService:
         step: Step,
         transaction: TransactionId,
         participant: str | None,
+        journal: str | None = None,
     ) -> Answer:
         """Show one transaction."""
         self._check(caller, "show", transaction, step)
-        return self._engine.show(transaction, participant)
+        return self._engine.show(transaction, participant, journal)
 
     def list_open(
         self, caller: Caller, query: Query, longest: int

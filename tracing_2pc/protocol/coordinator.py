@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from tracing_2pc.core.model import (
     ADOPTED,
     BeginResult,
     Facts,
+    JournalAt,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -45,6 +46,7 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.protocol.votes import check_votes, raise_if_refused
 
 Receipts = Sequence[Receipt]
+Journals = Callable[[Collection[str]], Mapping[str, JournalAt]]
 
 _ABORTED: Final = (
     "was decided abort before its votes were in: a newer run took over, or it ran out "
@@ -63,6 +65,8 @@ class Coordinator:
     `recovered` is called at a run's first batch, when what earlier runs left has been
     delivered and before anything is written. What it raises aborts the attempt.
     `describe` says what failed, in a line that goes on record with the abort.
+    `journals` returns those that are known, of the participants that are services; it
+    is given the names of those that have voted.
 
     Of a `stream` Spark counts the batches: one that it begins after a batch that is not
     committed is refused (`DecisionLog.begin`). `facts` go on record with each attempt.
@@ -85,6 +89,7 @@ class Coordinator:
     stream: bool = False
     describe: Callable[[BaseException], str] = describe_cause
     facts: Facts = dataclasses.field(default_factory=Facts)
+    journals: Journals = lambda voted: {}
 
     def apply(
         self,
@@ -266,6 +271,7 @@ class Coordinator:
             stream=self.stream,
             attempt=attempt,
             facts={**self.facts, **root.facts},
+            journals=self.journals(()),
         )
         ask = partial(self.log.begin, self.application, batch, opening)
         begun = ask_until_answered(ask, self.retry)
@@ -286,6 +292,7 @@ class Coordinator:
         raise_if_refused(record, receipts)
         # Rule 1: decide commit only with every vote; the log checks it again.
         check_votes(record, receipts)
+        self._note_journals(record, receipts)
         with self.tracing.step(names.DECIDE, record.carrier, record) as step:
             decided = decide_commit(self.log, record, receipts, self.retry)
             stands = decided.decision if decided else Decision.ABORT
@@ -300,6 +307,15 @@ class Coordinator:
         self.tracing.count_decision(decided)
         self.tracing.export_root(decided, taken_over=False)
         return decided
+
+    def _note_journals(self, record: TransactionRecord, receipts: Receipts) -> None:
+        """Put the journals on record that did not tell their ids before the batch."""
+        voted = {r.participant for r in receipts if r.vote is Vote.COMMIT}
+        if unknown := voted - self.own_sinks - record.journals.keys():
+            journals = self.journals(unknown)
+            if new := {n: journals[n] for n in unknown if n in journals}:
+                note = partial(self.log.note_journals, record.id, new)
+                ask_until_answered(note, self.retry)
 
     def deliver(self, record: TransactionRecord) -> None:
         """Send the commit until all have acknowledged; then forget what is old."""

@@ -22,7 +22,11 @@ from tracing_2pc.sinks.base import (
     participants_of,
 )
 from tracing_2pc.sinks.composite import CompositeSink, as_single_sink
-from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
+from tracing_2pc.sinks.participant_sink import (
+    ParticipantSink,
+    TracedParticipant,
+    journals_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +104,11 @@ class Job:
         participants = participants_of(self.sink)
         retry = self.retry(stopping)
         # Only the job itself can tell a decision to a sink that is no service.
-        own_sinks = frozenset(
-            name
+        services = {
+            name: participant.inner
             for name, participant in participants.items()
-            if not isinstance(participant, TracedParticipant)
-        )
+            if isinstance(participant, TracedParticipant)
+        }
         return Coordinator(
             self.application,
             tuple(participants),
@@ -114,9 +118,10 @@ class Job:
             retry.clock,
             self.settings,
             retry,
-            own_sinks,
+            frozenset(participants.keys() - services.keys()),
             frozenset(self.replaces),
             partial(finish_recovery, participants, log, self.application),
             stream,
             facts=facts or {},
+            journals=partial(journals_of, services),
         )

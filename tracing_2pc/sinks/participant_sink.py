@@ -7,9 +7,9 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
@@ -20,6 +20,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
     BranchContext,
     Identity,
+    JournalAt,
     Receipt,
     TransactionRecord,
     branch_receipts,
@@ -190,7 +191,9 @@ class ParticipantSink:
         transaction, branch = context.transaction_id, context.branch
         with contextlib.suppress(ParticipantError):
             ask_at_once(
-                lambda p: p.abort_branch(transaction, branch, digest),
+                lambda p: p.abort_branch(
+                    transaction, branch, digest, journal=_journal(context, p)
+                ),
                 self._participants,
             )
 
@@ -230,6 +233,10 @@ def check_urls(participants: Mapping[str, RemoteParticipant]) -> None:
         )
 
 
+_known: Final[dict[str, JournalAt | None]] = {}
+"""What this process has been told, by URL; None: it voted, and does not tell."""
+
+
 def check_addresses(
     participants: Mapping[str, RemoteParticipant], application: str
 ) -> None:
@@ -237,6 +244,17 @@ def check_addresses(
 
     The tables of those without a service are made here.
     """
+    identities = _identify(participants)
+    wrong = [why for _, why in find_misdirected(identities, {application})]
+    if wrong:
+        urls = {name: participant.url for name, participant in participants.items()}
+        raise ConfigurationError(
+            f"{'; '.join(wrong)}: mend the addresses in ParticipantSink({urls})"
+        )
+
+
+def _identify(participants: Mapping[str, RemoteParticipant]) -> dict[str, Identity]:
+    """Ask all which journal they have, and keep that; without those that don't tell."""
 
     def ask(participant: RemoteParticipant) -> Identity | None:
         with contextlib.suppress(ParticipantError):
@@ -247,12 +265,31 @@ def check_addresses(
 
     answers = ask_at_once(ask, participants)
     identities = {name: identity for name, identity in answers.items() if identity}
-    wrong = [why for _, why in find_misdirected(identities, {application})]
-    if wrong:
-        urls = {name: participant.url for name, participant in participants.items()}
-        raise ConfigurationError(
-            f"{'; '.join(wrong)}: mend the addresses in ParticipantSink({urls})"
-        )
+    for name, identity in identities.items():
+        url = participants[name].url
+        _known[url] = JournalAt(identity.journal, url)
+    return identities
+
+
+def journals_of(
+    participants: Mapping[str, RemoteParticipant], voted: Collection[str] = ()
+) -> dict[str, JournalAt]:
+    """Return the journals of participants, as far as they have told.
+
+    Each is asked once in a process, where the job starts; again before each batch if it
+    did not answer then, and once more when it has `voted`.
+    """
+    _identify({n: p for n, p in participants.items() if p.url not in _known})
+    for name in voted:
+        if name in participants:
+            _known.setdefault(participants[name].url, None)
+    journals = {name: _known.get(p.url) for name, p in participants.items()}
+    return {name: journal for name, journal in journals.items() if journal}
+
+
+def _journal(context: BranchContext, participant: RemoteParticipant) -> str | None:
+    known = context.journals.get(participant.name)
+    return known.id if known else None
 
 
 def _prepare(participant: RemoteParticipant, handle: _Handle) -> Vote:
@@ -279,6 +316,7 @@ def _prepare(participant: RemoteParticipant, handle: _Handle) -> Vote:
                 rows=handle.rows,
                 length=spool.length,
                 digest=spool.digest,
+                journal=_journal(context, participant),
             )
         except ParticipantUnavailableError as error:
             if error.refusal is not Refusal.IN_PROGRESS and time.monotonic() > until:

@@ -90,7 +90,9 @@ def write_in_driver(
     participants = tuple(participants_of(sink))
     # No task that comes later has 0: the job of `_collect` has taken it.
     branch = BranchId(route, 0)
-    context = BranchContext(record.id, branch, participants, record.carrier, stopping)
+    context = BranchContext(
+        record.id, branch, participants, record.carrier, stopping, record.journals
+    )
     arrow_bytes = sum(batch.nbytes for batch in batches)
     written = until_stopped(batches, context)
     receipts = write_linked_branch(copied, context, written, links)

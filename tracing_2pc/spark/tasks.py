@@ -144,7 +144,9 @@ def write_partition(
     # A retry and a twin are branches apart; commit names the one that reported.
     branch = BranchId(task.partitionId(), task.taskAttemptId())
     participants = tuple(participants_of(sink))
-    context = BranchContext(record.id, branch, participants, record.carrier)
+    context = BranchContext(
+        record.id, branch, participants, record.carrier, journals=record.journals
+    )
     environment.apply(telemetry)
     lifecycle.start(record.id.application)
     try:

@@ -71,6 +71,7 @@ class WireParticipant(abc.ABC):
         rows: int,
         length: int,
         digest: str,
+        journal: str | None = None,
     ) -> Vote:
         headers = {
             contract.TRANSACTION_HEADER: str(transaction),
@@ -81,7 +82,7 @@ class WireParticipant(abc.ABC):
             "Content-Length": str(length),
         }
         with contextlib.closing(body()) as stream:
-            answer = self._post("/prepare", stream, headers, transaction)
+            answer = self._post("/prepare", stream, headers, transaction, journal)
         if (refused := _no_vote(answer, rows, digest)) is not None:
             refusal = refusal_of(answer.status)
             raise answer.request.error(ParticipantRefusedError, refused, refusal)
@@ -96,29 +97,40 @@ class WireParticipant(abc.ABC):
             "/commit",
             record.id,
             "committed",
+            record.journal_of(self.name),
             branches=branches,
             forgotten_through=record.forgotten_through,
         )
 
     def abort(self, record: TransactionRecord) -> None:
         self._control(
-            "/abort", record.id, "aborted", forgotten_through=record.forgotten_through
+            "/abort",
+            record.id,
+            "aborted",
+            record.journal_of(self.name),
+            forgotten_through=record.forgotten_through,
         )
 
     def abort_branch(
-        self, transaction: TransactionId, branch: BranchId, digest: str
+        self,
+        transaction: TransactionId,
+        branch: BranchId,
+        digest: str,
+        journal: str | None = None,
     ) -> None:
-        self._control(
-            "/abort", transaction, "aborted", branch=str(branch), digest=digest
-        )
+        fields = {"branch": str(branch), "digest": digest}
+        self._control("/abort", transaction, "aborted", journal, **fields)
 
     def resolve(
-        self, transaction: TransactionId, outcome: Decision, reason: str
+        self,
+        transaction: TransactionId,
+        outcome: Decision,
+        reason: str,
+        journal: str | None = None,
     ) -> None:
         state = "committed" if outcome is Decision.COMMIT else "aborted"
-        self._control(
-            "/resolve", transaction, state, outcome=str(outcome), reason=reason
-        )
+        fields = {"outcome": str(outcome), "reason": reason}
+        self._control("/resolve", transaction, state, journal, **fields)
 
     def prepared(self, application: str | None = None) -> Listing:
         query = {"state": "prepared", "limit": str(reading.PAGE)}
@@ -152,11 +164,10 @@ class WireParticipant(abc.ABC):
             missing = f"is longer than {len(branches)} branches"
         return Listing(tuple(branches), missing, now, only)
 
-    def show(self, transaction: TransactionId) -> Shown:
+    def show(self, transaction: TransactionId, journal: str | None = None) -> Shown:
         """Unknown is 404, forgotten is 410. Any other refusal is about the id."""
-        answer = self._get(
-            f"/transactions/{transaction}", transaction, most=contract.MAX_SHOWN_BYTES
-        )
+        route, most = f"/transactions/{transaction}", contract.MAX_SHOWN_BYTES
+        answer = self._get(route, transaction, most=most, journal=journal)
         try:
             return reading.read_shown(
                 read_answer(answer, "committed", "aborted", "prepared")
@@ -256,17 +267,27 @@ class WireParticipant(abc.ABC):
         )
 
     def _control(
-        self, route: str, transaction: TransactionId, state: str, **fields: Any
+        self,
+        route: str,
+        transaction: TransactionId,
+        state: str,
+        journal: str | None,
+        **fields: Any,
     ) -> None:
         fields["transaction_id"] = str(transaction)
-        self._send(route, transaction, fields, state)
+        self._send(route, transaction, fields, state, journal=journal)
 
     def _send(
-        self, route: str, transaction: TransactionId, fields: Any, *states: str
+        self,
+        route: str,
+        transaction: TransactionId,
+        fields: Any,
+        *states: str,
+        journal: str | None = None,
     ) -> str:
         """Send JSON; return the state that it acknowledges."""
         body, headers = json.dumps(fields).encode(), {"Content-Type": contract.JSON}
-        answer = self._post(route, body, headers, transaction)
+        answer = self._post(route, body, headers, transaction, journal)
         return str(read_answer(answer, *states)["state"])
 
     def _post(
@@ -275,8 +296,9 @@ class WireParticipant(abc.ABC):
         body: bytes | IO[bytes],
         headers: Mapping[str, str],
         transaction: TransactionId,
+        journal: str | None = None,
     ) -> Answer:
-        headers = {**headers, **self._standing_headers()}
+        headers = {**headers, **self._standing_headers(), **_meaning(journal)}
         target = urlsplit(self.url)
         about: dict[str, str | int | float | bool] = {
             "http.request.method": "POST",
@@ -300,9 +322,10 @@ class WireParticipant(abc.ABC):
         transaction: TransactionId | None = None,
         timeout: float | None = None,
         most: int = contract.MAX_ANSWER_BYTES,
+        journal: str | None = None,
     ) -> Answer:
         """Read, in the caller's trace if there is one; no span of our own."""
-        headers = self._standing_headers() | current_carrier()
+        headers = self._standing_headers() | current_carrier() | _meaning(journal)
         return self._ask("GET", route, None, headers, transaction, timeout, most)
 
     def _standing_headers(self) -> dict[str, str]:
@@ -374,6 +397,10 @@ class WireParticipant(abc.ABC):
         Raises:
             NoAnswerError: no whole answer, or one that is longer than `most`.
         """
+
+
+def _meaning(journal: str | None) -> dict[str, str]:
+    return {contract.JOURNAL_HEADER: journal} if journal else {}
 
 
 def _no_vote(answer: Answer, rows: int, digest: str) -> str | None:

@@ -21,6 +21,7 @@ ErrorT = TypeVar("ErrorT", bound=ParticipantError)
 VERSION: Final = "1"
 VERSION_HEADER: Final = "Tpc-Version"
 PARTICIPANT_HEADER: Final = "Tpc-Participant"
+JOURNAL_HEADER: Final = "Tpc-Journal"
 TRANSACTION_HEADER: Final = "Tpc-Transaction-Id"
 BRANCH_HEADER: Final = "Tpc-Branch"
 ROWS_HEADER: Final = "Tpc-Rows"

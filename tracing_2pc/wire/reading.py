@@ -25,6 +25,7 @@ from tracing_2pc.core.model import (
     Shown,
     TransactionId,
     check_application,
+    check_journal,
 )
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import (
@@ -81,7 +82,7 @@ def read_whoami(answer: object) -> WhoAmI:
     item = _typed(answer, dict)
     names = _typed(item.get("participants"), dict)
     identity = Identity(
-        _text(item.get("journal")),
+        check_journal(_text(item.get("journal"))),
         {check_application(_text(a)): check_name(_text(n)) for a, n in names.items()},
     )
     gauges = {}

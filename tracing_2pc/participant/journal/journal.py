@@ -101,6 +101,7 @@ class Journal:
             transaction,
             forgotten_through=rows[0].forgotten_through,
             participant=rows[0].participant,
+            journal=str(rows[0].journal),
             recorded=own is not None,
             seal=self._seal(transaction, own.seal) if own and own.seal else None,
             by_hand=own is not None and own.resolved_because is not None,

@@ -99,6 +99,7 @@ class Statements:
         is_first = sa.or_(b.c.tag.is_(None), b.c.tag == first)
         return sa.select(
             *(a.c.forgotten_through, a.c.participant),
+            sa.select(tables.identity.c.id).scalar_subquery().label("journal"),
             *(t.c.attempt, t.c.seal, t.c.resolved_because),
             sa.case((is_first, t.c.carrier)).label("carrier"),
             *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),

@@ -17,6 +17,7 @@ from tracing_2pc.core.model import (
     ADOPTED,
     BeginResult,
     Carrier,
+    JournalAt,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -172,6 +173,15 @@ class SqlDecisionLog(SqlLogReader):
                 if change.has_rival(transaction):
                     wanted, cause = Decision.ABORT, "superseded"
             return change.decide(record, wanted, cause, receipts, detail)
+
+    def note_journals(
+        self, transaction: TransactionId, journals: Mapping[str, JournalAt]
+    ) -> None:
+        with self._durable() as change:
+            record = change.read(transaction)
+            if record is not None and record.state is TransactionState.ACTIVE:
+                known = {**journals, **record.journals}
+                change.write(dataclasses.replace(record, journals=known))
 
     def expire(self, transaction: TransactionId) -> TransactionRecord | None:
         with self._durable(transaction) as change:

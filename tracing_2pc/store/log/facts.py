@@ -120,7 +120,8 @@ def _stored_journals(record: TransactionRecord) -> str | None:
     return canonical(record.journals) if record.journals else None
 
 
-def _journals(text: str | None) -> dict[str, JournalAt]:
+def journals_from_json(text: str | None) -> dict[str, JournalAt]:
+    """Read journals as they are stored; no text has none."""
     items = json.loads(text).items() if text else ()
     return {name: JournalAt(*journal) for name, journal in items}
 
@@ -191,7 +192,7 @@ FACTS: Final = (
     # The batch of a stream that was begun after it, and refused.
     _maybe("passed_by", sa.BigInteger()),
     # Of each participant the id of its journal, and its address, as JSON.
-    _maybe("journals", sa.Text(), _stored_journals, _journals),
+    _maybe("journals", sa.Text(), _stored_journals, journals_from_json),
     _fact("checksum", sa.Text(), checksum_of, None, changes=True),
 )
 """The checksum covers what the protocol decides by, and no other fact."""

@@ -14,6 +14,7 @@ from tracing_2pc.core.errors import ContractError, DecisionLogError
 from tracing_2pc.core.model import (
     MOST_LINKS,
     BranchId,
+    JournalAt,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -71,6 +72,7 @@ class Change:
             "state": row.state and state_of(row.newest, row.state),
             "attempt": row.attempt or 0,
             "carrier": carrier_from_json(row.carrier or "{}"),
+            "journals": _journals(row),
             "has_active": bool(row.has_active),
             "clock": self._now() if self._dialect == "sqlite" else row.clock,
         }
@@ -334,6 +336,12 @@ def _damaged(id_: str) -> DecisionLogError:
         f"record {id_} does not match its checksum: refused",
         transaction_id=str(id_),
     )
+
+
+def _journals(row: Any) -> dict[str, JournalAt]:
+    """Return the journals of the newest transaction."""
+    with readable(row.newest):
+        return facts.journals_from_json(row.journals)
 
 
 def _names(deliveries: Iterable[Any]) -> frozenset[str]:

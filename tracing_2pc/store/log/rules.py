@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from tracing_2pc.core.errors import (
@@ -15,6 +15,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import (
     Carrier,
+    JournalAt,
     TransactionId,
     TransactionRecord,
     check_application,
@@ -51,6 +52,7 @@ class ApplicationStatus:
     committed: int | None  # the newest batch that is decided commit
     newest: str | None  # the newest transaction, with its `participants`
     state: TransactionState | None  # of the newest
+    journals: Mapping[str, JournalAt]  # of the newest
     attempt: int  # the newest of the batch that wants to begin; 0: none
     carrier: Carrier  # of that attempt
     has_active: bool  # some attempt is undecided
@@ -100,6 +102,7 @@ def check_begin(
         if opening.stream:
             _check_before(status, batch)
         _check_change(status, participants, opening.replaces)
+        _check_journals(status, opening.journals, opening.replaces)
 
 
 def check_attempt(status: ApplicationStatus, batch: int, expected: int | None) -> None:
@@ -195,6 +198,25 @@ def _check_change(
         "both. If that is meant, name the earlier ones: two_phase_commit(..., "
         f"replaces={before!r}). If not, go on with those"
     )
+
+
+def _check_journals(
+    status: ApplicationStatus,
+    journals: Mapping[str, JournalAt],
+    replaces: Collection[str],
+) -> None:
+    """Refuse another database by an old name; the same one at a new address is it."""
+    for name, journal in journals.items():
+        before = status.journals.get(name, journal)
+        if before.id != journal.id and set(status.participants) != set(replaces):
+            raise ConfigurationError(
+                f"application {status.application!r}: {name} at {journal.url} is "
+                f"journal {journal.id}, and {status.newest} had journal {before.id} "
+                f"at {before.url}: what is there is not here. Point the address of "
+                f"{name} at that one; it may move, its journal moves with it. If it is "
+                "another one on purpose, which has none of the earlier batches: "
+                f"two_phase_commit(..., replaces={status.participants!r})"
+            )
 
 
 def _check_age(

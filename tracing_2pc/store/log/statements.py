@@ -79,6 +79,8 @@ _STATUS: Final = """
          ORDER BY batch DESC, attempt DESC LIMIT 1) AS newest,
         (SELECT state FROM tpc_transaction WHERE application = :of
          ORDER BY batch DESC, attempt DESC LIMIT 1) AS state,
+        (SELECT journals FROM tpc_transaction WHERE application = :of
+         ORDER BY batch DESC, attempt DESC LIMIT 1) AS journals,
         (SELECT attempt FROM tpc_transaction
          WHERE application = :of AND batch = :in_batch
          ORDER BY attempt DESC LIMIT 1) AS attempt,

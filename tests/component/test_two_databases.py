@@ -1,0 +1,222 @@
+"""Two applications have a participant of one name, each in a database of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.texts import texts
+
+from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.core.errors import ConfigurationError, ParticipantRefusedError
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    JournalAt,
+    Receipt,
+    TransactionRecord,
+)
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.operations.recover import recover
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.sinks.base import write_branch
+from tracing_2pc.sinks.job import Job
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import served
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+TEXTS = texts("component")
+
+
+class World:
+    """A log, and databases `a` and `b`, each with a table `orders` behind a service."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.folder, self.stack = folder, stack
+        self.urls = {name: self.serve(name) for name in "ab"}
+        self.log = open_log(f"sqlite:///{folder}/log.db")
+        stack.callback(self.log.close)
+
+    def serve(self, name: str) -> str:
+        """Serve a database at another address."""
+        resource = TaggedRows(f"sqlite:///{self.folder}/{name}.db", table="orders")
+        return self.stack.enter_context(served(resource, "orders"))
+
+    def settings(self, participants: dict[str, str]) -> Settings:
+        log = f"sqlite:///{self.folder}/log.db"
+        return Settings.load(log=log, participants=participants, environ={})
+
+    def coordinator(self, application: str, url: str, **other: Any) -> Coordinator:
+        sink = ParticipantSink({"orders": url}, token=None)
+        job = Job.of(sink, application, self.settings({}), **other)
+        job.check()
+        return job.coordinator(self.log, OpenTelemetryTracing(), lambda: False)
+
+    def write(
+        self, record: TransactionRecord, url: str, rows: int = 1
+    ) -> tuple[Receipt, ...]:
+        context = BranchContext(
+            *(record.id, BranchId(0, 0), record.participants, record.carrier),
+            journals=record.journals,
+        )
+        table = pa.RecordBatch.from_pydict({"id": [*range(rows)]})
+        return write_branch(
+            ParticipantSink({"orders": url}, token=None), context, [table]
+        )
+
+    def prepared(self, application: str, name: str) -> TransactionRecord:
+        """Leave an attempt that its driver has prepared, and then was killed."""
+        record = (
+            self.coordinator(application, self.urls[name]).open(0, "r", None).record
+        )
+        self.write(record, self.urls[name])
+        return record
+
+    def states(self, name: str) -> list[tuple[str, str]]:
+        """Return what a database holds."""
+        text = "SELECT application, state FROM orders_tpc_branch ORDER BY tag"
+        with contextlib.closing(sqlite3.connect(self.folder / f"{name}.db")) as base:
+            return list(base.execute(text))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setenv("TPC_TOKEN", "any")
+    with contextlib.ExitStack() as stack:
+        yield World(tmp_path, stack)
+
+
+def test_an_abort_goes_to_the_database_on_record(world):
+    """It is not acknowledged by the twin, which would leave the branch for ever."""
+    world.prepared("first", "a")
+    record = world.prepared("second", "b")
+    world.log.abort(record.id, who="me", why="a test")
+    one = world.settings({"orders": world.urls["a"]})
+    (item,) = recover(world.log, one, "second")
+    known = {"there": record.journals["orders"].id, "application": "second"}
+    assert not item.done
+    assert TEXTS["another journal is meant"].format(**known) in item.remark
+    assert (world.states("a"), world.states("b")) == (
+        [("first", "prepared")],
+        [("second", "prepared")],
+    )
+    (item,) = recover(world.log, world.settings({"orders": world.urls["b"]}), "second")
+    assert item.done
+    assert world.states("b") == [("second", "aborted")]
+
+
+def test_a_commit_goes_to_the_database_on_record(world):
+    """Neither acknowledged nor contradicted by the twin: it waits for the address."""
+    record = world.prepared("second", "b")
+    coordinator = world.coordinator("second", world.urls["b"])
+    receipts = world.write(record, world.urls["b"])
+    coordinator.decide(record, receipts)
+    (item,) = recover(world.log, world.settings({"orders": world.urls["a"]}), "second")
+    assert not item.done
+    assert world.log.read(record.id).state is TransactionState.COMMITTING
+    (item,) = recover(world.log, world.settings({"orders": world.urls["b"]}), "second")
+    assert item.done
+    assert world.states("b") == [("second", "committed")]
+
+
+def test_a_task_writes_to_the_database_on_record(world):
+    """An address that leads elsewhere on an executor is no vote."""
+    record = world.coordinator("first", world.urls["a"]).open(0, "r", None).record
+    with pytest.raises(ParticipantRefusedError):
+        world.write(record, world.urls["b"])
+    assert world.states("b") == []
+
+
+def test_a_database_moves(world):
+    """The same journal at another address is the same participant."""
+    record = world.prepared("first", "a")
+    moved = world.serve("a")
+    coordinator = world.coordinator("first", moved)
+    again = coordinator.open(0, "r2", None).record
+    assert again.journals == {"orders": JournalAt(record.journals["orders"].id, moved)}
+    coordinator.close(again, world.write(again, moved))
+    assert world.states("a") == [("first", "aborted"), ("first", "committed")]
+
+
+def test_another_database_is_refused_at_the_start(world):
+    """Unless the person says so; then what is written from now on goes there."""
+    coordinator = world.coordinator("first", world.urls["a"])
+    record = coordinator.open(0, "r", None).record
+    coordinator.close(record, world.write(record, world.urls["a"]))
+    with pytest.raises(ConfigurationError) as raised:
+        world.coordinator("first", world.urls["b"]).open(1, "r2", None)
+    known = {"url": world.urls["b"], "before": world.urls["a"], "newest": record.id}
+    for name in ("what is there is not here", "which journals"):
+        assert TEXTS[name].format(**known) in str(raised.value)
+    other = world.coordinator("first", world.urls["b"], replaces=("orders",))
+    begun = other.open(1, "r2", None).record
+    assert begun.journals["orders"].url == world.urls["b"]
+    world.coordinator("first", world.urls["b"]).open(1, "r2", None)
+
+
+def test_a_participant_that_starts_late_goes_on_record_before_the_decision(
+    world, monkeypatch
+):
+    """It does not answer when the job starts, and then it votes."""
+    from tracing_2pc.core.errors import ParticipantUnavailableError
+    from tracing_2pc.http.client import HttpParticipant
+
+    asked: list[str] = []
+    identity = HttpParticipant.identity
+
+    def answer(self: HttpParticipant) -> Any:
+        asked.append(self.name)
+        if len(asked) < 3:
+            raise ParticipantUnavailableError("not yet")
+        return identity(self)
+
+    monkeypatch.setattr(HttpParticipant, "identity", answer)
+    coordinator = world.coordinator("first", world.urls["a"])
+    record = coordinator.open(0, "r", None).record
+    assert (record.journals, len(asked)) == ({}, 2)
+    decided = coordinator.decide(record, world.write(record, world.urls["a"]))
+    assert decided.journals["orders"].url == world.urls["a"]
+    coordinator.deliver(decided)
+    record = coordinator.open(1, "r", None).record
+    coordinator.close(record, world.write(record, world.urls["a"]))
+    assert len(asked) == 3
+
+
+def test_one_that_cannot_be_asked_is_not_compared(world, monkeypatch):
+    """It is asked at most once after it has voted, and nothing is put on record."""
+    from tracing_2pc.core.errors import ParticipantUnavailableError
+    from tracing_2pc.http.client import HttpParticipant
+
+    asked: list[str] = []
+
+    def answer(self: HttpParticipant) -> Any:
+        asked.append(self.name)
+        raise ParticipantUnavailableError("it takes part only")
+
+    monkeypatch.setattr(HttpParticipant, "identity", answer)
+    coordinator = world.coordinator("first", world.urls["a"])
+    for batch in range(3):
+        record = coordinator.open(batch, "r", None).record
+        coordinator.close(record, world.write(record, world.urls["a"]))
+        assert world.log.read(record.id).journals == {}
+    assert len(asked) == 3
+
+
+def test_a_copy_has_the_same_journal(world):
+    """No id tells a copy from its original: the address in the settings says which."""
+    record = world.prepared("first", "a")
+    shutil.copy(world.folder / "a.db", world.folder / "copy.db")
+    copy = world.serve("copy")
+    world.log.abort(record.id, who="me", why="a test")
+    (item,) = recover(world.log, world.settings({"orders": copy}), "first")
+    assert item.done
+    assert world.states("a") == [("first", "prepared")]
+    with pytest.raises(ConfigurationError):
+        ParticipantSink({"a": world.urls["a"], "b": copy}, token=None).check("other")
