@@ -214,7 +214,7 @@ def test_what_was_just_told_is_no_orphan(operator):
                 at.log.finish(T)
             return listing
 
-        def show(self, transaction: TransactionId) -> Shown:
+        def show(self, transaction: TransactionId, journal: str | None = None) -> Shown:
             return Shown(ParticipantState.UNKNOWN)
 
     found = list_transactions(
@@ -236,7 +236,7 @@ def test_ten_thousand_orphans_are_a_hundred_lines(operator):
             )
             return Listing(tuple(branches))
 
-        def show(self, transaction: TransactionId) -> Shown:
+        def show(self, transaction: TransactionId, journal: str | None = None) -> Shown:
             return Shown(ParticipantState.UNKNOWN)
 
     participants = {"ledger": Full()}
@@ -509,7 +509,7 @@ def test_who_hangs_is_waited_for_once_in_a_round(operator):
             asked_how_it_is.set()
             return ParticipantDescription(self.name, self.url, unreachable="no answer")
 
-        def show(self, transaction: TransactionId) -> Shown:
+        def show(self, transaction: TransactionId, journal: str | None = None) -> Shown:
             shown.append(transaction)
             return Shown(ParticipantState.UNKNOWN)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -14,7 +15,12 @@ import pytest
 from support.texts import texts
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.core.errors import ConfigurationError, ParticipantRefusedError
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import (
     BranchContext,
     BranchId,
@@ -22,8 +28,14 @@ from tracing_2pc.core.model import (
     Receipt,
     TransactionRecord,
 )
-from tracing_2pc.core.states import TransactionState
+from tracing_2pc.core.states import Decision, Refusal, TransactionState
+from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.inspection.diagnosis import FindingKind
+from tracing_2pc.inspection.listing import list_transactions
+from tracing_2pc.inspection.view import view_transaction
 from tracing_2pc.operations.recover import recover
+from tracing_2pc.operations.resolve import resolve_orphan
+from tracing_2pc.operations.wiring import open_participants
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks.base import write_branch
@@ -112,6 +124,41 @@ def test_an_abort_goes_to_the_database_on_record(world):
     assert world.states("b") == [("second", "aborted")]
 
 
+def test_each_face_names_the_address_that_leads_to_the_twin(world):
+    """Nothing is called lost or orphaned because another database does not know it."""
+    world.prepared("first", "a")
+    record = world.prepared("second", "b")
+    world.log.abort(record.id, who="me", why="a test")
+    settings = world.settings({"orders": world.urls["a"]})
+    participants = open_participants(settings)
+    listed = list_transactions(world.log, participants, TransactionFilter(), settings)
+    assert [f.kind for f in listed.findings] == [FindingKind.MISDIRECTED]
+    known = {"there": record.journals["orders"].id, "id": record.id}
+    known["url"] = world.urls["b"]
+    assert TEXTS["it is told nothing"].format(**known) in listed.findings[0].why
+    assert (listed.orphans, listed.lost) == ((), ())
+    view = view_transaction(world.log, participants, record.id, settings)
+    (report,) = view.participants
+    known["application"] = "second"
+    assert TEXTS["another journal is meant"].format(**known) in report.error
+    assert (report.state, view.unread, view.in_doubt) == (None, ("orders",), False)
+
+
+def test_a_person_resolves_at_the_database_on_record(world):
+    """Also where the twin has a transaction of the same id, of another log."""
+    record = world.prepared("second", "b")
+    world.log.abort(record.id, who="me", why="a test")
+    world.log.give_up(record.id, "orders", who="me", why="a test")
+    world.log.finish(record.id)
+    world.write(dataclasses.replace(record, journals={}), world.urls["a"])
+    at = open_participants(world.settings({"orders": world.urls["a"]}))["orders"]
+    asked = world.log, at, record.id, Decision.ABORT
+    with pytest.raises(ParticipantUnavailableError) as raised:
+        resolve_orphan(*asked, reason="a test", who="me", orphan_after=0.0)
+    assert raised.value.refusal is Refusal.MISDIRECTED
+    assert world.states("a") == [("second", "prepared")]
+
+
 def test_a_commit_goes_to_the_database_on_record(world):
     """Neither acknowledged nor contradicted by the twin: it waits for the address."""
     record = world.prepared("second", "b")
@@ -165,9 +212,6 @@ def test_a_participant_that_starts_late_goes_on_record_before_the_decision(
     world, monkeypatch
 ):
     """It does not answer when the job starts, and then it votes."""
-    from tracing_2pc.core.errors import ParticipantUnavailableError
-    from tracing_2pc.http.client import HttpParticipant
-
     asked: list[str] = []
     identity = HttpParticipant.identity
 
@@ -191,9 +235,6 @@ def test_a_participant_that_starts_late_goes_on_record_before_the_decision(
 
 def test_one_that_cannot_be_asked_is_not_compared(world, monkeypatch):
     """It is asked at most once after it has voted, and nothing is put on record."""
-    from tracing_2pc.core.errors import ParticipantUnavailableError
-    from tracing_2pc.http.client import HttpParticipant
-
     asked: list[str] = []
 
     def answer(self: HttpParticipant) -> Any:

@@ -421,7 +421,9 @@ def test_many_who_look_cost_what_one_does(at, monkeypatch):
             asked.append("list")
             return first.prepared(application)
 
-        def show(self, transaction: TransactionId) -> object:
+        def show(
+            self, transaction: TransactionId, journal: str | None = None
+        ) -> object:
             asked.append(f"show {transaction}")
             return first.show(transaction)
 

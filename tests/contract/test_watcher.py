@@ -582,7 +582,7 @@ class Many:
             )
         )
 
-    def show(self, transaction: TransactionId) -> Any:
+    def show(self, transaction: TransactionId, journal: str | None = None) -> Any:
         raise ParticipantUnavailableError("not asked")
 
 

@@ -298,7 +298,16 @@ def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
     described = evidence.descriptions.values()
     identities = {d.participant: d.identity for d in described if d.identity}
     cure = "mend the addresses in `participants`: here, and where the job names them"
-    for name, why in find_misdirected(identities, log.forgotten_by_application):
+    wrong = dict(find_misdirected(identities, log.forgotten_by_application))
+    for id_, record in log.records.items():
+        for name in record.journals.keys() & identities.keys() - wrong.keys():
+            here, there = identities[name].journal, record.journals[name]
+            if here != there.id:
+                wrong[name] = (
+                    f"the address of {name!r} leads to journal {here}, and {id_} is in "
+                    f"journal {there.id}, which was at {there.url}: it is told nothing"
+                )
+    for name, why in wrong.items():
         yield fault(participant_source(name), why, cure, FindingKind.MISDIRECTED)
 
 

@@ -15,6 +15,7 @@ from tracing_2pc.core.model import (
     RequestKey,
     Shown,
     TransactionId,
+    TransactionRecord,
 )
 from tracing_2pc.core.ports import Clock
 from tracing_2pc.core.remote_participant import RemoteOutbox
@@ -214,13 +215,18 @@ def ask_about(
     participants: Mapping[str, ReadableParticipant],
     transaction: TransactionId,
     clock: Clock,
+    record: TransactionRecord | None = None,
 ) -> dict[str, ParticipantReport]:
-    """Ask all about one transaction. One that cannot be read stops no other."""
+    """Ask all about one transaction. One that cannot be read stops no other.
+
+    Nor does one that is not the journal on record: what it holds is not of this.
+    """
 
     def ask(participant: ReadableParticipant) -> ParticipantReport:
         before = clock.now()
         try:
-            answer = participant.show(transaction)
+            journal = record.journal_of(participant.name) if record else None
+            answer = participant.show(transaction, journal)
             if answer.state is ParticipantState.FORGOTTEN:
                 answer = _still_listed(participant, transaction, before) or answer
         except TwoPhaseError as error:

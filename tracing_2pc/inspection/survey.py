@@ -24,7 +24,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.ports import Clock
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import FINAL, ParticipantState
+from tracing_2pc.core.states import FINAL, ParticipantState, Refusal
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
 from tracing_2pc.inspection.participants import (
     NOT_READ,
@@ -252,8 +252,11 @@ def _answers(
             if blind or name not in record.participants:
                 continue
             try:
-                answers[record.id] = participant.show(record.id)
+                journal = record.journal_of(name)
+                answers[record.id] = participant.show(record.id, journal)
             except TwoPhaseError as error:
+                if getattr(error, "refusal", None) is Refusal.MISDIRECTED:
+                    continue  # a finding of its own; others may be right here
                 unreadable.setdefault(participant_source(name), str(error))
                 break
             if time.monotonic() > until:

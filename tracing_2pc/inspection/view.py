@@ -194,16 +194,17 @@ def view_transaction(
     """Ask log and participants about one transaction; change nothing.
 
     Participants are asked before the log: what they hold without a record is then
-    forgotten or foreign, and never too new. Those that hold something that the log has
+    forgotten or foreign, and never too new. Only the ids of their journals, which do
+    not change, are read before. Those that hold something that the log has
     closed are asked again: they may just have been told.
     """
     clock = clock or SystemClock()
-    answers = ask_about(participants, transaction, clock)
+    answers = ask_about(participants, transaction, clock, log.read(transaction))
     record = log.read(transaction)
     if record is None or record.finished is not None:
         names = [name for name, report in answers.items() if report.oldest is not None]
         again = {name: participants[name] for name in names}
-        answers |= ask_about(again, transaction, clock)
+        answers |= ask_about(again, transaction, clock, record)
     forgotten_by_application = log.forgotten_by_application()
     reports = _taking_part(record, answers)
     closed = record is not None and record.finished is not None

@@ -205,6 +205,8 @@ def resolve_orphan(
     """
     reason = check_reason(reason)
     carrier = check_orphan(log, participant, transaction, outcome, orphan_after)
+    record = log.read(transaction)
+    journal = record.journal_of(participant.name) if record else None
     name, by = participant.name, {"who": who, "why": reason}
     before = f"prepared at {name}"
 
@@ -214,7 +216,7 @@ def resolve_orphan(
     with operator_span(str(outcome), transaction, carrier, name):
         sign(f"{name} is told to {outcome}")
         try:
-            participant.resolve(transaction, outcome, reason)
+            participant.resolve(transaction, outcome, reason, journal)
         except ParticipantError as error:
             sign(_answer_of(name, error))
             raise
