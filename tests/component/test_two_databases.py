@@ -15,8 +15,10 @@ import pytest
 from support.texts import texts
 
 from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.cli import main
 from tracing_2pc.core.errors import (
     ConfigurationError,
+    ContractError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
@@ -32,7 +34,9 @@ from tracing_2pc.core.states import Decision, Refusal, TransactionState
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.diagnosis import FindingKind
 from tracing_2pc.inspection.listing import list_transactions
+from tracing_2pc.inspection.survey import describe_all
 from tracing_2pc.inspection.view import view_transaction
+from tracing_2pc.operations.acts import Reach, resolving
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.resolve import resolve_orphan
 from tracing_2pc.operations.wiring import open_participants
@@ -142,6 +146,45 @@ def test_each_face_names_the_address_that_leads_to_the_twin(world):
     known["application"] = "second"
     assert TEXTS["another journal is meant"].format(**known) in report.error
     assert (report.state, view.unread, view.in_doubt) == (None, ("orders",), False)
+
+
+def test_each_application_has_addresses_of_its_own(world):
+    """Settings with both databases finish both, and every face shows each its own."""
+    records = [world.prepared("first", "a"), world.prepared("second", "b")]
+    names = {"orders": world.urls["a"], "second/orders": world.urls["b"]}
+    settings = world.settings(names)
+    participants = open_participants(settings)
+    listed = list_transactions(world.log, participants, TransactionFilter(), settings)
+    assert (listed.findings, listed.orphans) == ((), ())
+    for record in records:
+        view = view_transaction(world.log, participants, record.id, settings)
+        (report,) = view.participants
+        assert (report.participant, report.state) == ("orders", "prepared")
+    described = describe_all(participants)
+    assert [d.participant for d in described.values()] == list(names)
+    reach = Reach(world.log, participants, settings, lambda _: None)
+    with pytest.raises(ContractError) as raised:
+        resolving(reach, records[1].id, Decision.ABORT, at="orders").check()
+    assert TEXTS["the log can finish it"] in str(raised.value)
+    for record in records:
+        world.log.abort(record.id, who="me", why="a test")
+    assert all(item.done for item in recover(world.log, settings, None))
+    assert world.states("a") == [("first", "aborted")]
+    assert world.states("b") == [("second", "aborted")]
+
+
+def test_no_address_of_an_application_is_named_by_its_key(world):
+    """The line says which entry is missing, or leads to the twin."""
+    record = world.prepared("second", "b")
+    world.log.abort(record.id, who="me", why="a test")
+    names = {"orders": world.urls["b"], "second/orders": world.urls["a"]}
+    settings = world.settings(names)
+    listed = list_transactions(
+        world.log, open_participants(settings), TransactionFilter(), settings
+    )
+    (finding,) = listed.findings
+    assert finding.kind is FindingKind.MISDIRECTED
+    assert str(finding.about) == "second/orders"
 
 
 def test_a_person_resolves_at_the_database_on_record(world):
@@ -261,3 +304,51 @@ def test_a_copy_has_the_same_journal(world):
     assert world.states("a") == [("first", "prepared")]
     with pytest.raises(ConfigurationError):
         ParticipantSink({"a": world.urls["a"], "b": copy}, token=None).check("other")
+
+
+@pytest.mark.parametrize("form", ["text", "table"])
+def test_settings_name_an_application(tmp_path, form):
+    """As `application/name`, in the text of a variable and in the table of a file."""
+    names = {
+        "orders": "http://a:1",
+        "second/orders": "http://b:1",
+        "s2/x": "http://c:1",
+    }
+    environ, file = {}, tmp_path / "tpc.toml"
+    lines = [f'"{key}" = "{url}"' for key, url in names.items()]
+    if form == "text":
+        file.write_text("")
+        environ["TPC_PARTICIPANTS"] = ",".join(f"{k}={u}" for k, u in names.items())
+    else:
+        file.write_text("[participants]\n" + "\n".join(lines))
+    settings = Settings.load(file, environ=environ)
+    assert settings.participants == names
+    assert settings.addresses_of("first") == {"orders": "http://a:1"}
+    assert settings.addresses_of("second") == {"orders": "http://b:1"}
+    both = {"orders": "http://a:1", "x": "http://c:1"}
+    assert settings.addresses_of("s2") == both
+
+
+@pytest.mark.parametrize("key", ["/orders", "Second/orders", "a/b/orders", "a/1"])
+def test_a_key_that_names_no_application_is_refused(key):
+    """In one line, before anybody connects."""
+    with pytest.raises(ConfigurationError):
+        Settings.load(participants={key: "http://a:1"}, environ={})
+
+
+def test_a_sink_is_of_one_application():
+    """What all applications have is no sink's: the line says what to give."""
+    with pytest.raises(ConfigurationError) as raised:
+        ParticipantSink({"second/orders": "http://a:1"}, token=None)
+    assert TEXTS["a job has one application"] in str(raised.value)
+
+
+def test_init_writes_what_settings_read(tmp_path):
+    """A key with an application is quoted: it would be no TOML."""
+    names = {"orders": "http://a:1", "second/orders": "http://b:1"}
+    text = ",".join(f"{key}={url}" for key, url in names.items())
+    file = tmp_path / "tpc.toml"
+    place = ["--config", str(file), "--log", f"sqlite:///{tmp_path}/log.db"]
+    tokens = ["--tokens-file", str(tmp_path / "tokens")]
+    assert main(["init", *place, "--participants", text, *tokens]) == 0
+    assert Settings.load(file, environ={}).participants == names

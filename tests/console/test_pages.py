@@ -485,3 +485,16 @@ def test_every_configured_link_has_an_address_to_begin_at(viewer):
     page = viewer.get("/")
     assert 'href="http://127.0.0.1:9/"' in page
     assert TEXTS["spans"] in page
+
+
+def test_an_address_of_one_application_has_a_page(at, mailer):
+    """Its key has a slash; so do the pages of what its outbox was refused."""
+    at.observed["sales/mailer"] = at.observed.pop("mailer")
+    visitor = Visitor(console_of(at).test_client())
+    visitor.log_in(OPERATOR, "Ada")
+    assert "sales/mailer" in visitor.get("/participants/sales/mailer")
+    page = visitor.get("/refused")
+    links = set(re.findall(r'href="(/refused/sales/mailer/[^"]+)"', page))
+    assert len(links) > 2
+    for link in links:
+        assert "sales/mailer" in visitor.get(link)

@@ -862,11 +862,11 @@ MUTANTS: Final = (
         GUARDS_TEST + "test_a_participant_without_branches_is_told_the_commit",
         edit(
             DELIVERY + "_ask_all",
-            "{__n: __n for __n in __r.pending if __n in __known}",
+            "{__n: (__n, __to[__n]) for __n in __r.pending if __n in __to}",
             "{\n"
-            "    __n: __n\n"
+            "    __n: (__n, __to[__n])\n"
             "    for __n in __r.pending\n"
-            "    if __n in __known and (__r.chosen(__n) or not __r.receipts)\n"
+            "    if __n in __to and (__r.chosen(__n) or not __r.receipts)\n"
             "}\n",
         ),
         edit(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.terminal import asking, print_either, safe
+from tracing_2pc.core.addresses import addresses_of
 from tracing_2pc.core.model import Shown, check_application
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import ParticipantState
@@ -23,7 +24,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.yes:
         check_reason(options.reason)
     checkpoint = read_checkpoint(options.checkpoint)
-    participants = open_participants(settings)
+    participants = addresses_of(open_participants(settings), options.application)
     with open_configured_log(settings) as log:
         with asking(participants):
             adoption = examine(log, participants, application, checkpoint)

@@ -4,11 +4,39 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Final
+from collections.abc import Container, Mapping
+from typing import Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+
+
+T = TypeVar("T")
+
+
+def key_of(keys: Container[str], application: str, name: str) -> str:
+    """Return under which key an application's participant has its address.
+
+    `application/name` is the application's own; `name` is for those without.
+    """
+    own = f"{application}/{name}"
+    return own if own in keys else name
+
+
+def name_of(key: str) -> str:
+    """Return a participant's name from a key."""
+    return key.rpartition("/")[2]
+
+
+def addresses_of(addresses: Mapping[str, T], application: str) -> dict[str, T]:
+    """Return by name what there is for an application's participants."""
+    own = f"{application}/"
+    return {
+        name_of(key): addresses[key_of(addresses, application, name_of(key))]
+        for key in addresses
+        if "/" not in key or key.startswith(own)
+    }
 
 
 def split_address(url: str) -> SplitResult:

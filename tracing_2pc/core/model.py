@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypedDict
 
+from tracing_2pc.core.addresses import key_of
 from tracing_2pc.core.states import (
     BranchState,
     Decision,
@@ -529,16 +530,22 @@ class ParticipantDescription:
 def find_misdirected(
     identities: Mapping[str, Identity], applications: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each participant whose address leads to another one, and the evidence."""
-    names: dict[str, str] = {}
-    for name, identity in identities.items():
-        other = names.setdefault(identity.journal, name)
-        if other != name:
-            yield name, f"the addresses of {other!r} and {name!r} lead to one service"
+    """Yield each participant whose address leads to another one, and the evidence.
+
+    By the keys of `core.addresses.key_of`: two applications may share a participant,
+    and one of them calls it by an address of its own.
+    """
+    names: dict[tuple[str, str], str] = {}
+    for key, identity in identities.items():
+        own, _, name = key.rpartition("/")
+        other = names.setdefault((own, identity.journal), key)
+        if other != key:
+            yield key, f"the addresses of {other!r} and {key!r} lead to one service"
         for application, called in identity.participants.items():
-            if application in applications and called != name:
-                evidence = f"the address of {name!r} leads to {called!r} of application"
-                yield name, f"{evidence} {application}"
+            is_its = key_of(identities, application, name) == key
+            if application in applications and called != name and is_its:
+                evidence = f"the address of {key!r} leads to {called!r} of application"
+                yield key, f"{evidence} {application}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

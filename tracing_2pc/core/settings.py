@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from tracing_2pc.core.addresses import split_address
+from tracing_2pc.core.addresses import addresses_of, split_address
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.links import check_link
 from tracing_2pc.core.remote_participant import EMBEDDED, has_transport, no_transport
@@ -80,7 +80,18 @@ def check_url(url: str) -> str:
 
 def _participants(value: Any) -> dict[str, str]:
     urls = _named(value, '{name = "http://..."}, or name=http://...,...')
-    return {check_name(n): check_url(url) for n, url in urls.items()}
+    return {_check_key(key): check_url(url) for key, url in urls.items()}
+
+
+def _check_key(key: str) -> str:
+    """Return `name` or `application/name`, or raise `ValueError`."""
+    application, slash, name = key.rpartition("/")
+    if slash and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", application):
+        # A URL without a name may hold a password.
+        shown = "" if ":" in key else f" {key[:60]!r}"
+        raise ValueError(f"participant{shown}: expected name or application/name")
+    check_name(name)
+    return key
 
 
 def _links(value: Any) -> dict[str, str]:
@@ -136,7 +147,8 @@ class Settings:
 
     # SQLAlchemy URL of the decision log, or `env:NAME` to read it from there.
     log: str | None = None
-    # Name to base URL; the only source of addresses.
+    # Name to base URL; the only source of addresses. `application/name` is for that
+    # application, instead of `name`.
     participants: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Reference to the job's token: `env:NAME` or `file:PATH`.
     token: str = "env:TPC_TOKEN"  # noqa: S105 - a reference, not a secret
@@ -195,6 +207,10 @@ class Settings:
                 f"{self._shown('transaction_timeout')} must be larger than "
                 f"{self._shown('request_timeout')}, or 0 for none"
             )
+
+    def addresses_of(self, application: str) -> dict[str, str]:
+        """Return the addresses of an application's participants, by name."""
+        return addresses_of(self.participants, application)
 
     def _shown(self, name: str) -> str:
         return f"{name} ({getattr(self, name):g}, {self.origin(name)})"

@@ -182,8 +182,8 @@ class EmbeddedParticipant:
         digest: str,
         journal: str | None = None,
     ) -> None:
-        about = {"branch": branch, "digest": digest, "journal": journal}
-        order = Order(transaction, self.name, **about)
+        about = Order(transaction, self.name, branch=branch, digest=digest)
+        order = dataclasses.replace(about, journal=journal)
         self._ask("abort", transaction, lambda s, step: s.abort(_ANYBODY, step, order))
 
     def resolve(

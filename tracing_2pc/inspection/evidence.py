@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
+from tracing_2pc.core.addresses import name_of
 from tracing_2pc.core.log_reader import LogReader, TransactionFilter
 from tracing_2pc.core.model import (
     DeliveryRecord,
@@ -203,7 +204,8 @@ def sum_prepared(
 ) -> dict[TransactionId, dict[str, PreparedSummary]]:
     """Sum up by transaction and participant what is at least `least` seconds old."""
     sums: dict[TransactionId, dict[str, PreparedSummary]] = {}
-    for name, listing in lists.items():
+    for key, listing in lists.items():
+        name = name_of(key)
         for branch in listing.branches:
             if branch.age >= least:
                 by_name = sums.setdefault(branch.transaction, {})

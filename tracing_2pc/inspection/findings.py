@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from tracing_2pc.core.addresses import key_of
 from tracing_2pc.core.log_reader import LogCondition
 from tracing_2pc.core.model import (
     ParticipantDescription,
@@ -264,7 +265,8 @@ def _not_reached(
             told = record.own_sinks - record.job_only
             for name in record.pending:
                 if name not in told:
-                    waiting.setdefault(name, []).append(str(id_))
+                    key = key_of(evidence.participants, id_.application, name)
+                    waiting.setdefault(key, []).append(str(id_))
     for name, ids in waiting.items():
         if name not in evidence.participants and evidence.participants:
             more = len(ids) - 1
@@ -295,15 +297,16 @@ def _clock_set_back(
 
 
 def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
-    described = evidence.descriptions.values()
-    identities = {d.participant: d.identity for d in described if d.identity}
+    described = evidence.descriptions
+    identities = {key: d.identity for key, d in described.items() if d.identity}
     cure = "mend the addresses in `participants`: here, and where the job names them"
     wrong = dict(find_misdirected(identities, log.forgotten_by_application))
     for id_, record in log.records.items():
-        for name in record.journals.keys() & identities.keys() - wrong.keys():
-            here, there = identities[name].journal, record.journals[name]
-            if here != there.id:
-                wrong[name] = (
+        for name, there in record.journals.items():
+            key = key_of(described, id_.application, name)
+            here = identities[key].journal if key in identities else there.id
+            if here != there.id and key not in wrong:
+                wrong[key] = (
                     f"the address of {name!r} leads to journal {here}, and {id_} is in "
                     f"journal {there.id}, which was at {there.url}: it is told nothing"
                 )

@@ -117,8 +117,8 @@ def list_prepared(
     With a clock it is also noted by how much theirs are ahead of it.
     """
 
-    def ask(participant: ReadableParticipant) -> Listing:
-        name, before = participant.name, clock.now() if clock else 0.0
+    def ask(keyed: tuple[str, ReadableParticipant]) -> Listing:
+        (name, participant), before = keyed, clock.now() if clock else 0.0
         try:
             listing = participant.prepared()
             if clock and skews is not None and listing.now is not None:
@@ -134,7 +134,7 @@ def list_prepared(
             )
         return listing
 
-    return ask_at_once(ask, participants)
+    return ask_at_once(ask, {key: (key, p) for key, p in participants.items()})
 
 
 class RefusedRequests(NamedTuple):

@@ -6,6 +6,7 @@ It judges nothing: `findings.py` tells what is wrong.
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from tracing_2pc.core.access import Role
+from tracing_2pc.core.addresses import key_of, name_of
 from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
 from tracing_2pc.core.log_reader import LogReader
 from tracing_2pc.core.model import (
@@ -112,7 +114,11 @@ def describe_all(
 ) -> dict[str, ParticipantDescription]:
     """Ask all at once how they are, and what our token may do there."""
     whole = {n: p for n, p in participants.items() if isinstance(p, RemoteParticipant)}
-    return ask_at_once(lambda participant: participant.describe(), whole)
+    descriptions = ask_at_once(lambda participant: participant.describe(), whole)
+    return {
+        key: dataclasses.replace(description, participant=key)
+        for key, description in descriptions.items()
+    }
 
 
 def _outboxes_unread(
@@ -244,12 +250,14 @@ def _answers(
     """
     until = time.monotonic() + settings.request_timeout
 
-    def ask(participant: ReadableParticipant) -> dict[TransactionId, Shown]:
+    def ask(key: str) -> dict[TransactionId, Shown]:
         answers: dict[TransactionId, Shown] = {}
-        name, listing = participant.name, lists[participant.name]
+        name, participant, listing = name_of(key), participants[key], lists[key]
         for record in records:
-            blind = listing.is_blind_to(record.id.application)
-            if blind or name not in record.participants:
+            application = record.id.application
+            is_its = key_of(participants, application, name) == key
+            blind = listing.is_blind_to(application)
+            if blind or name not in record.participants or not is_its:
                 continue
             try:
                 journal = record.journal_of(name)
@@ -257,19 +265,19 @@ def _answers(
             except TwoPhaseError as error:
                 if getattr(error, "refusal", None) is Refusal.MISDIRECTED:
                     continue  # a finding of its own; others may be right here
-                unreadable.setdefault(participant_source(name), str(error))
+                unreadable.setdefault(participant_source(key), str(error))
                 break
             if time.monotonic() > until:
                 if record.finished is None:
                     why = "it answers too slowly"
-                    unreadable.setdefault(participant_source(name), why)
+                    unreadable.setdefault(participant_source(key), why)
                 break
         return answers
 
     by_id: dict[TransactionId, dict[str, Shown]] = {}
-    for name, answers in ask_at_once(ask, participants).items():
+    for key, answers in ask_at_once(ask, {key: key for key in participants}).items():
         for transaction, answer in answers.items():
-            by_id.setdefault(transaction, {})[name] = answer
+            by_id.setdefault(transaction, {})[name_of(key)] = answer
     return {t: answers for t, answers in by_id.items() if not _dropped(log, t, answers)}
 
 

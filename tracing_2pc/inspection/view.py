@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from tracing_2pc.core.addresses import addresses_of
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.log_reader import AuditEntry, LogReader
 from tracing_2pc.core.model import (
@@ -199,6 +200,7 @@ def view_transaction(
     closed are asked again: they may just have been told.
     """
     clock = clock or SystemClock()
+    participants = addresses_of(participants, transaction.application)
     answers = ask_about(participants, transaction, clock, log.read(transaction))
     record = log.read(transaction)
     if record is None or record.finished is not None:

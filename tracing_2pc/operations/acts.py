@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from tracing_2pc.core.addresses import addresses_of
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
@@ -231,7 +232,8 @@ def _deliver(
 def _at_one(
     reach: Reach, transaction: TransactionId, outcome: Decision, at: str
 ) -> tuple[Run, Check]:
-    participant = participant_named(at, reach.participants)
+    its = addresses_of(reach.participants, transaction.application)
+    participant = participant_named(at, its)
     orphan = (reach.log, participant, transaction, outcome)
     wait = reach.settings.orphan_after
 

@@ -87,7 +87,8 @@ def init(config: Path, settings: Settings, tokens: Path) -> Iterator[str]:
 def _line_of(settings: Settings) -> str:
     """Return the line of the addresses: a comment where none are known."""
     known = settings.participants or _EXAMPLE
-    urls = ", ".join(f'{name} = "{url}"' for name, url in known.items())
+    keys = {key: f'"{key}"' if "/" in key else key for key in known}
+    urls = ", ".join(f'{keys[key]} = "{url}"' for key, url in known.items())
     comment = "" if settings.participants else "# "
     return f"{comment}participants = {{{urls}}}"
 

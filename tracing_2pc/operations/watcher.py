@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from tracing_2pc.core.addresses import key_of, name_of
 from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import Carrier, TransactionId, log_fields
@@ -326,9 +327,11 @@ def _is_hidden(finding: Finding, evidence: Evidence) -> bool:
         return True
     # Or our token is now bound to another application.
     lists = evidence.second.items()
-    unread = {name for name, listing in lists if listing.is_blind_to(id_.application)}
+    blind = (key for key, listing in lists if listing.is_blind_to(id_.application))
+    unread = set(map(name_of, blind))
     names = finding.participants
-    unread |= {n for n in names if participant_source(n) in evidence.unreadable}
+    keys = {n: key_of(evidence.participants, id_.application, n) for n in names}
+    unread |= {n for n in names if participant_source(keys[n]) in evidence.unreadable}
     if unread.isdisjoint(names):
         return False
     on_record = id_ in log.records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 
+from tracing_2pc.core.addresses import name_of
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.ports import SystemClock
@@ -49,7 +50,7 @@ def open_participants(settings: Settings) -> Mapping[str, RemoteParticipant]:
     Raises:
         ConfigurationError: one is called as the log is, or cannot be asked safely.
     """
-    if LOG in settings.participants:
+    if LOG in map(name_of, settings.participants):
         raise ConfigurationError(
             f"participant {LOG!r}: the watcher calls the decision log so. Give it "
             "another name in `participants` before it takes part in anything"
@@ -78,11 +79,16 @@ def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:
 
 
 def _traced_participants(settings: Settings) -> Mapping[str, TracedParticipant]:
-    if not settings.participants:
-        return {}
-    return ParticipantSink(
-        settings.participants, token=settings.token, timeout=settings.request_timeout
-    ).participants
+    found: dict[str, TracedParticipant] = {}
+    for key in settings.participants:
+        application = key.rpartition("/")[0]
+        sink = ParticipantSink(
+            settings.addresses_of(application),
+            token=settings.token,
+            timeout=settings.request_timeout,
+        )
+        found[key] = sink.participants[name_of(key)]
+    return found
 
 
 def start_telemetry(service: str = "tracing-2pc") -> None:

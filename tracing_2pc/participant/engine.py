@@ -422,7 +422,8 @@ class ParticipantEngine:
                 Refusal.MISDIRECTED,
                 f"this is journal {row.journal}, and application "
                 f"{row.transaction.application} has {participant!r} in journal "
-                f"{journal}: mend its address in `participants`",
+                f"{journal}: mend its address in `participants`, where "
+                f"{row.transaction.application}/{participant} is for that application",
             )
         if participant is None or row.participant in (None, participant):
             return

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from tracing_2pc.core import names
+from tracing_2pc.core.addresses import addresses_of
 from tracing_2pc.core.errors import (
     CommitPendingError,
     ConfigurationError,
@@ -46,8 +47,9 @@ class Delivery:
 
     Any process may deliver a decided transaction, twice or at the same time: every
     request is idempotent, and the log keeps who has acknowledged. `participants` are
-    those that can be reached from here. Each delivery exports the transaction's root,
-    because the process that decided may have been killed before it did.
+    those that can be reached from here, by `core.addresses.key_of`. Each delivery
+    exports the transaction's root, because the process that decided may have been
+    killed before it did.
     """
 
     def __init__(
@@ -92,7 +94,8 @@ class Delivery:
             for name in sorted(answers, key=lambda n: _is_refusal(answers[n])):
                 if reason := self._postpone(record, name, answers[name], due):
                     reasons[name] = reason
-            unknown = [n for n in record.pending if n not in self._participants]
+            reached = addresses_of(self._participants, record.id.application)
+            unknown = [n for n in record.pending if n not in reached]
             if unknown:
                 raise _unreachable(record, unknown)
         # Rule 11: finished only after every acknowledgement; the log checks it.
@@ -186,7 +189,8 @@ class Delivery:
         self._tracing.export_root(record, taken_over=True)
         if record.state is not TransactionState.COMMITTED:
             return
-        waiting = {n: p for n, p in self._participants.items() if record.chosen(n)}
+        reached = addresses_of(self._participants, record.id.application)
+        waiting = {n: p for n, p in reached.items() if record.chosen(n)}
         answers: Mapping[str, Answer] = {}
         for tries in self._retry.tries():
             with self._tracing.step(names.DELIVER, record.carrier, record) as step:
@@ -272,7 +276,8 @@ class Delivery:
         they go there when the transaction is finished. Returns the participants whose
         acknowledgement is still to be stored, and what could not be told.
         """
-        known = {n: n for n in record.pending if n in self._participants}
+        reached = addresses_of(self._participants, record.id.application)
+        known = {n: (n, reached[n]) for n in record.pending if n in reached}
         missing = set(record.pending)
         last: Mapping[str, str | None] | None = None
 
@@ -290,9 +295,11 @@ class Delivery:
         answers = ask_at_once(ask, known, each=acknowledge)
         return answers, last
 
-    def _ask_measured(self, record: TransactionRecord, name: str) -> Answer:
-        since = time.monotonic()
-        answer = self._ask(self._participants[name], record)
+    def _ask_measured(
+        self, record: TransactionRecord, named: tuple[str, Participant]
+    ) -> Answer:
+        since, (name, participant) = time.monotonic(), named
+        answer = self._ask(participant, record)
         if isinstance(answer, ParticipantNotToldError):
             logger.warning("not told: transaction=%s: %s", record.id, answer)
         if _acknowledges(answer) and record.decision is Decision.COMMIT:

@@ -91,6 +91,11 @@ class ParticipantSink:
     ) -> None:
         if not participants:
             raise ConfigurationError('give at least one participant: {"name": "http…"}')
+        if keys := [key for key in participants if "/" in key]:
+            raise ConfigurationError(
+                f"participant {keys[0]!r}: a job has one application: give "
+                "settings.addresses_of(application)"
+            )
         if token is not None and not is_reference(token):
             raise ConfigurationError(
                 "token: give a reference, env:NAME or file:PATH, not the token itself: "

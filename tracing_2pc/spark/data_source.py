@@ -157,6 +157,8 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
         links = given.get("links")
         if links is not None:
             check_links(links, [schema])
+        own = settings.addresses_of(application)
+        settings = dataclasses.replace(settings, participants=own)
         job = Job.of(self.sink(settings), application, settings, replaces, links)
         check_pickles(job.sink)
         _check_once(tuple(sorted(given.items())), job)
