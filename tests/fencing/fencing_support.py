@@ -117,7 +117,8 @@ class Query:
     @property
     def coordinator(self) -> Coordinator:
         job = Job(self.sink, self.application, self.settings)
-        return job.coordinator(self.log, OpenTelemetryTracing(), lambda: False)
+        tracing = OpenTelemetryTracing()
+        return job.coordinator(self.log, tracing, lambda: False, stream=True)
 
     def write(self, record: TransactionRecord) -> list[Receipt]:
         """Run the tasks, one after another, and read their receipts."""

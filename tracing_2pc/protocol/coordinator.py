@@ -324,9 +324,20 @@ class Coordinator:
         if finished and record.run == ADOPTED:
             self._check_asked(record)
         deliver = self.delivery.confirm if finished else self.delivery.commit
-        deliver(record, give_up=self.settings.on_pending == "fail")
+        if not finished or not self._is_replaced(record):
+            deliver(record, give_up=self.settings.on_pending == "fail")
         keep_from = self.clock.now() - self.settings.keep_finished
         self.delivery.forget(self.application, keep_from)
+
+    def _is_replaced(self, record: TransactionRecord) -> bool:
+        """Whether it is in journals that a person has replaced: nobody here has it."""
+        if self.replaces != frozenset(record.participants):
+            return False
+        known = self.journals(())
+        return any(
+            name in known and known[name].id != journal.id
+            for name, journal in record.journals.items()
+        )
 
     def _check_asked(self, record: TransactionRecord) -> None:
         """Skip no replay for a participant that nobody asked when it was adopted."""

@@ -419,13 +419,16 @@ def _confirms(record: TransactionRecord, name: str, answer: Answer) -> bool:
     """Say if it has, or had, a finished commit; False is silence, an error is a no."""
     if answer is None or isinstance(answer, ParticipantGivenUpError):
         return True  # it was acknowledged; what became of it since nobody can ask
-    if not isinstance(answer, ParticipantRefusedError) or not _is_of_data(answer):
+    is_elsewhere = answer.refusal is Refusal.MISDIRECTED
+    refused = isinstance(answer, ParticipantRefusedError) and _is_of_data(answer)
+    if not is_elsewhere and not refused:
         return False
     if answer.refusal is Refusal.FORGOTTEN:
         return True
+    there = f", {answer.state} there" if answer.state else ""
     raise ConfigurationError(
-        f"{record.id} is finished in this log, but {name} answered {answer.refusal}, "
-        f"{answer.state} there: either this is not the log of this checkpoint (a "
+        f"{record.id} is finished in this log, but {name} answered {answer.refusal}"
+        f"{there}: either this is not the log of this checkpoint (a "
         f"copy's has the same names), or not the {name} that had committed it, or it "
         "lost its data. Nothing was written and nothing skipped. Point `log` and the "
         f"address of {name} at the right ones, or restore {name}; `tracing-2pc explain "
