@@ -117,8 +117,7 @@ class Query:
     @property
     def coordinator(self) -> Coordinator:
         job = Job(self.sink, self.application, self.settings)
-        tracing = OpenTelemetryTracing()
-        return job.coordinator(self.log, tracing, lambda: False, stream=True)
+        return job.coordinator(self.log, OpenTelemetryTracing(), lambda: False)
 
     def write(self, record: TransactionRecord) -> list[Receipt]:
         """Run the tasks, one after another, and read their receipts."""

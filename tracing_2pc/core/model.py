@@ -108,6 +108,14 @@ def check_journal(text: str) -> str:
     return text
 
 
+def writes_of(application: str) -> str:
+    """Return what is on record as the query where a caller counts the batches.
+
+    So no stream goes on where these writes have been, or the other way.
+    """
+    return f"writes of {application}"
+
+
 ADOPTED: Final = "adopted"
 """The run of a record that was made of what participants hold: its log was lost."""
 

@@ -233,12 +233,14 @@ class Coordinator:
 
         Raises:
             CommitPendingError: as `open`; what is younger was not tried.
+            ConfigurationError: one is in another journal than an address leads to.
             HeuristicError: the first that was quarantined, after all were tried.
         """
         unfinished = partial(self.log.unfinished, self.application)
         delivered = set()
         refused: list[HeuristicError] = []
         for record in map(_recovering, ask_until_answered(unfinished, self.retry)):
+            self._check_journals(record)
             try:
                 if record.state is TransactionState.COMMITTING:
                     # Rule 10: commits not acknowledged are sent again after any start.
@@ -324,20 +326,38 @@ class Coordinator:
         if finished and record.run == ADOPTED:
             self._check_asked(record)
         deliver = self.delivery.confirm if finished else self.delivery.commit
-        if not finished or not self._is_replaced(record):
+        # What a person has replaced has nothing of it: `begin` has looked at that.
+        is_replaced = self.replaces == frozenset(record.participants)
+        if not (finished and is_replaced and self._elsewhere(record)):
             deliver(record, give_up=self.settings.on_pending == "fail")
         keep_from = self.clock.now() - self.settings.keep_finished
         self.delivery.forget(self.application, keep_from)
 
-    def _is_replaced(self, record: TransactionRecord) -> bool:
-        """Whether it is in journals that a person has replaced: nobody here has it."""
-        if self.replaces != frozenset(record.participants):
-            return False
-        known = self.journals(())
-        return any(
-            name in known and known[name].id != journal.id
+    def _elsewhere(self, record: TransactionRecord) -> list[str]:
+        """Return the participants whose journal is another than the record's."""
+        known = self.journals(()) if record.journals else {}
+        return [
+            name
             for name, journal in record.journals.items()
-        )
+            if name in known and known[name].id != journal.id
+        ]
+
+    def _check_journals(self, record: TransactionRecord) -> None:
+        """Wait for no acknowledgement from a journal that is not the record's."""
+        if record.decision is None:
+            return
+        for name in sorted({*self._elsewhere(record)} & {*record.pending}):
+            is_at, found = record.journals[name], self.journals(())[name]
+            raise ConfigurationError(
+                f"{record.id} is decided {record.decision}, and {name} has it in "
+                f"journal {is_at.id} at {is_at.url}; {found.url} is journal "
+                f"{found.id}: either this is not the log of these participants, or "
+                f"{name} is another one now. Point `log` and the address of {name} at "
+                "the right ones until it is finished; if that journal is gone for "
+                f"good: `tracing-2pc resolve {record.id} --give-up {name}`",
+                transaction_id=str(record.id),
+                participant=name,
+            )
 
     def _check_asked(self, record: TransactionRecord) -> None:
         """Skip no replay for a participant that nobody asked when it was adopted."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import OperatorLog
-from tracing_2pc.core.model import Facts, check_application
+from tracing_2pc.core.model import Facts, check_application, writes_of
 from tracing_2pc.core.ports import SystemClock, Tracing
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
@@ -76,11 +76,8 @@ class Job:
 
     @property
     def writes(self) -> str:
-        """What is on record as the query where a caller counts the batches.
-
-        So no stream goes on where these writes have been, or the other way.
-        """
-        return f"writes of {self.application}"
+        """The query on record where a caller counts the batches: see `writes_of`."""
+        return writes_of(self.application)
 
     def retry(self, stopping: Callable[[], bool]) -> RetryPolicy:
         """Return how long this job waits between tries."""

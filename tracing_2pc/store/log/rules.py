@@ -20,6 +20,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
     check_application,
     way_back,
+    writes_of,
 )
 from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import TransactionEvent, TransactionState, advance
@@ -85,7 +86,7 @@ def check_begin(
         raise ConfigurationError(f"a participant is named twice: {participants}")
     _check_query(status, query)
     if not status.known:
-        _check_first_batch(status.application, batch, query, stream=opening.stream)
+        _check_first_batch(status.application, batch, query)
     if status.quarantined:
         raise HeuristicError(
             f"{status.quarantined} is quarantined: {status.reason}. A person must "
@@ -97,7 +98,7 @@ def check_begin(
             f"run {run} of application {status.application!r} was superseded by run "
             f"{status.newest_run}: stop this query"
         )
-    _check_age(status, batch, run, stream=opening.stream)
+    _check_age(status, batch, run, query)
     if batch != status.committed:  # else a replay: for the participants on record
         if opening.stream:
             _check_before(status, batch)
@@ -135,13 +136,11 @@ def _check_query(status: ApplicationStatus, query: str | None) -> None:
         )
 
 
-def _check_first_batch(
-    application: str, batch: int, query: str | None, *, stream: bool
-) -> None:
+def _check_first_batch(application: str, batch: int, query: str | None) -> None:
     _check_name(application)
     if batch != 0:
         init = f"`tracing-2pc init --application {application} --from-batch {batch}`"
-        if not stream:
+        if query == writes_of(application):
             raise ConfigurationError(
                 f"this log does not know application {application!r}, and this is "
                 f"batch {batch}. If the log is the wrong one, point `log` at the right "
@@ -220,7 +219,7 @@ def _check_journals(
 
 
 def _check_age(
-    status: ApplicationStatus, batch: int, run: str, *, stream: bool
+    status: ApplicationStatus, batch: int, run: str, query: str | None
 ) -> None:
     # Rule 17: nothing begins at or below forgotten_through.
     if status.forgotten_through is not None and batch <= status.forgotten_through:
@@ -229,7 +228,7 @@ def _check_age(
         passed = f"batch {status.committed} is decided commit"
     else:
         return
-    if not stream:
+    if query == writes_of(status.application):
         raise ConfigurationError(
             f"application {status.application!r} wants batch {batch}, but {passed}: "
             "its numbers rise from batch to batch. Nothing was written; give it a "
