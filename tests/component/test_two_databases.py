@@ -251,6 +251,36 @@ def test_another_database_is_refused_at_the_start(world):
     world.coordinator("first", world.urls["b"]).open(1, "r2", None)
 
 
+def test_a_replay_asks_no_journal_that_was_replaced(world):
+    """The commit is finished, in the other one; who did not replace it is refused."""
+    coordinator = world.coordinator("first", world.urls["a"])
+    record = coordinator.open(0, "r", None).record
+    coordinator.close(record, world.write(record, world.urls["a"]))
+    with pytest.raises(ConfigurationError) as raised:
+        world.coordinator("first", world.urls["b"]).open(0, "r2", None)
+    text = TEXTS["finished, and not there"].format(id=record.id)
+    assert text in str(raised.value)
+    other = world.coordinator("first", world.urls["b"], replaces=("orders",))
+    assert other.open(0, "r3", None).replay
+    assert (world.states("a"), world.states("b")) == ([("first", "committed")], [])
+
+
+@pytest.mark.parametrize("replaces", [(), ("orders",)])
+def test_a_start_waits_for_no_journal_that_it_cannot_reach(world, replaces):
+    """A commit is under way in another one: it is finished there first."""
+    coordinator = world.coordinator("first", world.urls["a"])
+    record = coordinator.open(0, "r", None).record
+    coordinator.decide(record, world.write(record, world.urls["a"]))
+    other = world.coordinator("first", world.urls["b"], replaces=replaces)
+    with pytest.raises(ConfigurationError) as raised:
+        other.open(1, "r2", None)
+    text = TEXTS["under way elsewhere"].format(id=record.id)
+    assert text in str(raised.value)
+    assert (world.states("a"), world.states("b")) == ([("first", "prepared")], [])
+    assert world.coordinator("first", world.urls["a"]).open(0, "r3", None).replay
+    assert world.states("a") == [("first", "committed")]
+
+
 def test_a_participant_that_starts_late_goes_on_record_before_the_decision(
     world, monkeypatch
 ):
