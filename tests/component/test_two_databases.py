@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 from support.texts import texts
 
-from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc import ParticipantSink, Settings, write
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import (
+    AbortedError,
     ConfigurationError,
     ContractError,
     ParticipantRefusedError,
@@ -214,6 +215,31 @@ def test_a_commit_goes_to_the_database_on_record(world):
     (item,) = recover(world.log, world.settings({"orders": world.urls["b"]}), "second")
     assert item.done
     assert world.states("b") == [("second", "committed")]
+
+
+class Moved(ParticipantSink):
+    """Its address leads to another database once the job was checked."""
+
+    to: str
+
+    def begin(self, context: BranchContext) -> Any:
+        return self._moved().begin(context)
+
+    def pre_commit(self, handle: Any) -> tuple[Receipt, ...]:
+        return self._moved().pre_commit(handle)
+
+    def _moved(self) -> ParticipantSink:
+        return ParticipantSink({"orders": self.to}, token=None)
+
+
+def test_a_script_writes_to_the_database_on_record(world):
+    """Its rows are not prepared where no decision would be told."""
+    sink = Moved({"orders": world.urls["a"]}, token=None)
+    sink.to = world.urls["b"]
+    settings = world.settings({})
+    with pytest.raises(AbortedError):
+        write(sink, [{"id": 1}], application="first", batch=0, settings=settings)
+    assert world.states("b") == []
 
 
 def test_a_task_writes_to_the_database_on_record(world):

@@ -179,8 +179,11 @@ class _Script:
         )
 
     def _write(self, record: TransactionRecord) -> Sequence[Receipt]:
-        place = record.id, BranchId(0, 0), record.participants, record.carrier
-        context = BranchContext(*place, lambda: self.cancelled)
+        context = BranchContext(
+            *(record.id, BranchId(0, 0), record.participants, record.carrier),
+            stopping=lambda: self.cancelled,
+            journals=record.journals,
+        )
         batches = until_stopped(self.batches, context)
         try:
             receipts = write_traced_branch(self.job.sink, context, batches)

@@ -81,7 +81,9 @@ class Tasks:
 
     def _context(self, branch: str) -> BranchContext:
         names, at = tuple(participants_of(self.sink)), self.record
-        return BranchContext(at.id, BranchId.parse(branch), names, at.carrier)
+        return BranchContext(
+            *(at.id, BranchId.parse(branch), names, at.carrier), journals=at.journals
+        )
 
     def write_all(self, branches: Mapping[str, Records]) -> list[Receipt]:
         """Run a task for each branch."""
