@@ -25,13 +25,15 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     ContractError,
 )
-from tracing_2pc.core.model import TransactionId
-from tracing_2pc.core.states import TransactionState
+from tracing_2pc.core.model import BranchId, Receipt, TransactionId
+from tracing_2pc.core.ports import Opening
+from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import open_log
 
 TEXTS = texts("sinks")
 NOON = datetime.fromisoformat("2026-11-28T12:00:00")
 MANY = 10_000
+STREAM = Opening(run="r", query="q", participants=["Shelf"], carrier={}, stream=True)
 UTC, EAST = timezone.utc, timezone(timedelta(hours=2))
 
 
@@ -234,10 +236,25 @@ def test_a_number_below_the_newest_that_is_not_on_record_is_refused(script):
 def test_a_stream_does_not_go_on_where_a_script_has_been(script):
     """Nor the other way: each counts by itself."""
     script.write([{"id": 1}])
-    of = {"run": "r", "query": "q", "participants": ["Shelf"], "carrier": {}}
-    refused = pytest.raises(ConfigurationError, match=TEXTS["of another query"])
-    with contextlib.closing(open_log(script.log)) as log, refused:
-        log.begin("daily", 1, **of)
+    with (
+        contextlib.closing(open_log(script.log)) as log,
+        pytest.raises(ConfigurationError, match=TEXTS["of another query"]),
+    ):
+        log.begin("daily", 1, STREAM)
+
+
+def test_no_batch_of_a_stream_is_taken_for_a_replay(script):
+    """Also one before the newest: the rows would be nowhere, and called written."""
+    with contextlib.closing(open_log(script.log)) as log:
+        for batch in (0, 1):
+            record = log.begin("daily", batch, STREAM).record
+            vote = Receipt(BranchId(0, 0), "Shelf", 1, "", Vote.COMMIT)
+            log.decide(record.id, Decision.COMMIT, [vote])
+            log.acknowledge(record.id, "Shelf")
+            log.finish(record.id)
+    for batch in (0, 1, 2):
+        with pytest.raises(ConfigurationError):
+            script.write([{"id": 1}], batch)
 
 
 def test_what_a_sink_raises_is_an_abort(script):

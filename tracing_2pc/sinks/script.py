@@ -166,8 +166,11 @@ class _Script:
     def _is_past(self, batch: int) -> bool:
         """Whether a batch before the newest one is on record as committed.
 
-        The coordinator has then delivered it, before it began a later one.
+        The coordinator has then delivered it, before it began a later one. A stream's
+        batches are none of ours: `begin` refuses its application.
         """
+        if self.log.application_of(self.job.writes) != self.job.application:
+            return False
         chosen = TransactionFilter(self.job.application, limit=1)
         if not any(
             row.transaction.batch > batch for row in self.log.transactions(chosen)
