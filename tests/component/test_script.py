@@ -33,6 +33,7 @@ from tracing_2pc.store import open_log
 TEXTS = texts("sinks")
 NOON = datetime.fromisoformat("2026-11-28T12:00:00")
 MANY = 10_000
+QUICK = Settings(inline_tries=1)
 STREAM = Opening(run="r", query="q", participants=["Shelf"], carrier={}, stream=True)
 UTC, EAST = timezone.utc, timezone(timedelta(hours=2))
 
@@ -289,14 +290,27 @@ def test_an_interrupt_aborts(script):
 
 def test_a_commit_that_is_not_acknowledged_is_left_to_the_next_call(script):
     """With `fail`; the next call delivers it, whichever batch it has."""
-    quick = Settings(inline_tries=1)
     script.sink.away = True
     with pytest.raises(CommitPendingError):
-        script.write([{"id": 1}], settings=quick, on_pending="fail")
+        script.write([{"id": 1}], settings=QUICK, on_pending="fail")
     assert script.state("daily.0.1") is TransactionState.COMMITTING
     script.sink.away = False
     assert script.write([{"id": 2}], 1)
     assert script.sink.committed == ["daily.0.1", "daily.1.1"]
+
+
+def test_a_replay_before_the_newest_batch_delivers_that_one(script):
+    """A call begins by finishing what is unfinished, whichever batch it has."""
+    assert script.write([{"id": 1}], 0)
+    script.sink.away = True
+    with pytest.raises(CommitPendingError):
+        script.write([{"id": 2}], 1, settings=QUICK, on_pending="fail")
+    with pytest.raises(CommitPendingError):
+        script.write([{"id": 1}], 0, settings=QUICK, on_pending="fail")
+    script.sink.away = False
+    assert not script.write([{"id": 1}], 0)
+    assert script.sink.committed == ["daily.0.1", "daily.1.1"]
+    assert script.state("daily.1.1") is TransactionState.COMMITTED
 
 
 def test_a_batch_out_of_time_is_aborted(script):

@@ -143,7 +143,9 @@ class _Script:
             self.log, OpenTelemetryTracing(), lambda: False
         )
         try:
-            wrote = not self._is_past(batch) and coordinator.apply(
+            if is_past := self._is_past(batch):
+                coordinator.recover()
+            wrote = not is_past and coordinator.apply(
                 batch,
                 run=uuid.uuid4().hex,
                 query=self.job.writes,
