@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -98,6 +99,11 @@ def script(tmp_path: Path) -> Script:
         ([1, 1.5, float("inf")], pa.float64()),
         ([np.int64(1), 2, np.float32(0.5)], pa.float64()),
         ([Decimal("1.10"), 2], pa.decimal128(3, 2)),
+        ([Decimal("1.10"), 20, 2**53 + 1, None], pa.decimal128(18, 2)),
+        (
+            [[{"a": Decimal("0.5")}, {"a": 10}], None],
+            pa.list_(pa.struct([("a", pa.decimal128(3, 1))])),
+        ),
         (["Zürich", ""], pa.string()),
         ([b"x", None], pa.binary()),
         ([True, False], pa.bool_()),
@@ -170,6 +176,7 @@ def test_rows_may_come_from_a_generator(script):
         ([{"a": 2**53 + 1}, {"a": 0.5}], "column 'a'.*(float, int)"),
         ([{"a": "\udcff"}], "column 'a'.*(str)"),
         ([{"a": object()}], "column 'a'.*(object)"),
+        ([{"a": pd.NaT}], "column 'a'.*(datetime without a zone)"),
         ([{}], "no columns"),
         ([{1: 2}], "column 1 "),
         (["x"], "not str"),

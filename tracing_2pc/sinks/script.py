@@ -260,9 +260,11 @@ def _to_array(name: str, values: list[Any]) -> Any:
     for path, kinds in found.items():
         if len(kinds) > 1 and kinds not in _TOGETHER:
             raise _refused(path, kinds)
+    if mixed := {path for path, kinds in found.items() if kinds == {"int", "Decimal"}}:
+        values = [_as_decimal(name, value, mixed) for value in values]
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError, TypeError):
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
         raise _refused(name, {_kind(v) for v in values if v is not None}) from None
 
 
@@ -280,6 +282,19 @@ def _note_kinds(path: str, values: Iterable[Any], found: dict[str, set[str]]) ->
                 _note_kinds(f"{path}.{name}", [inner], found)
         elif isinstance(value, list | tuple):
             _note_kinds(f"{path}[]", value, found)
+
+
+def _as_decimal(path: str, value: Any, mixed: Collection[str]) -> Any:
+    """Return it with decimals for integers that are beside some.
+
+    Of an integer Arrow would take no more digits than these have before their point.
+    """
+    if isinstance(value, dict):
+        return {n: _as_decimal(f"{path}.{n}", v, mixed) for n, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_decimal(f"{path}[]", inner, mixed) for inner in value]
+    is_whole = path in mixed and isinstance(value, numbers.Integral)
+    return Decimal(int(value)) if is_whole else value
 
 
 def _kind(value: Any) -> str:
