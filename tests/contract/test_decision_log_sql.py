@@ -244,6 +244,7 @@ EDITS = {
     "checksum": "UPDATE tpc_transaction SET checksum = 'x'",
     "carrier": "UPDATE tpc_transaction SET carrier = '{\"torn'",
     "journal": 'UPDATE tpc_transaction SET journals = \'{"ledger":["x",""]}\'',
+    "launch": "UPDATE tpc_transaction SET launch_namespace = 'x'",
     "torn journals": 'UPDATE tpc_transaction SET journals = \'{"ledger":["\'',
     "participant": "UPDATE tpc_delivery SET participant = 'x' WHERE position = 0",
     "no participant": "DELETE FROM tpc_delivery WHERE position = 1",

@@ -135,7 +135,8 @@ def checksum_of(record: TransactionRecord) -> str:
 
     The receipts of what is committed everywhere are dropped later: not over those. The
     ids of journals are in it, because a participant with another id is told nothing;
-    their addresses are not, because nothing is opened that the log names.
+    their addresses are not, because nothing is opened that the log names. Of a launch
+    it covers the place too: that is where an abort looks for what was made.
     """
     committed = record.state is TransactionState.COMMITTED
     read = {
@@ -156,6 +157,10 @@ def checksum_of(record: TransactionRecord) -> str:
     }
     if record.journals:
         read["journals"] = {name: known.id for name, known in record.journals.items()}
+    launch = [record.launch_digest, record.launch_namespace]
+    launch += [record.launch_repository, record.launch_builder]
+    if any(launch):
+        read["launch"] = launch
     return hashlib.sha256(canonical(read).encode()).hexdigest()
 
 
