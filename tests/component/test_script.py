@@ -176,6 +176,7 @@ def test_rows_may_come_from_a_generator(script):
         ([{"a": 2**53 + 1}, {"a": 0.5}], "column 'a'.*(float, int)"),
         ([{"a": "\udcff"}], "column 'a'.*(str)"),
         ([{"a": object()}], "column 'a'.*(object)"),
+        ([{"a": NOON.time().replace(tzinfo=UTC)}], "column 'a'.*(time with a zone)"),
         ([{"a": pd.NaT}], "column 'a'.*(datetime without a zone)"),
         ([{}], "no columns"),
         ([{1: 2}], "column 1 "),

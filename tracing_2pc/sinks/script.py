@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 import logging
 import numbers
-import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tracing_2pc.core.errors import (
@@ -50,6 +50,9 @@ _FLUSH_SECONDS: Final = 0.5
 
 _PLAIN: Final = (bool, int, float, Decimal, str, bytes, date)
 """Types of Python of which a column is looked at no closer."""
+
+_ZONED: Final = "time with a zone"
+"""Arrow would leave the zone out."""
 
 _TOGETHER: Final = ({"int", "float"}, {"int", "Decimal"})
 """What has one type of Arrow's together, and loses nothing."""
@@ -137,7 +140,7 @@ class _Script:
     transaction: str = ""
 
     def apply(self, batch: int) -> bool:
-        started = time.monotonic()
+        started = monotonic()
         application = self.job.application
         coordinator = self.job.coordinator(
             self.log, OpenTelemetryTracing(), lambda: False
@@ -161,7 +164,7 @@ class _Script:
             logger.info(text, application, batch)
             return False
         text = "committed: application=%s batch=%d rows=%d seconds=%.1f"
-        seconds = time.monotonic() - started
+        seconds = monotonic() - started
         logger.info(text, application, batch, self.rows, seconds)
         return True
 
@@ -258,7 +261,7 @@ def _to_array(name: str, values: list[Any]) -> Any:
     if len(types) > 1 or not types <= {*_PLAIN}:
         _note_kinds(name, values, found)
     for path, kinds in found.items():
-        if len(kinds) > 1 and kinds not in _TOGETHER:
+        if kinds == {_ZONED} or (len(kinds) > 1 and kinds not in _TOGETHER):
             raise _refused(path, kinds)
     if mixed := {path for path, kinds in found.items() if kinds == {"int", "Decimal"}}:
         values = [_as_decimal(name, value, mixed) for value in values]
@@ -304,6 +307,8 @@ def _kind(value: Any) -> str:
         return "int"
     if isinstance(value, numbers.Real):
         return "float"
+    if isinstance(value, time) and value.tzinfo is not None:
+        return _ZONED
     if isinstance(value, datetime):
         return f"datetime {'without' if value.tzinfo is None else 'with'} a zone"
     return type(value).__name__
