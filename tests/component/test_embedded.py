@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -338,6 +339,23 @@ def test_an_object_of_a_module_is_a_participant(tmp_path, monkeypatch):
     assert run_one_batch(sink, ROWS)
     assert sorted(read(f"sqlite:///{tmp_path}/shop.db")) == [1, 2]
     assert b"shop.db" not in pickle.dumps(sink)
+
+
+def test_a_module_may_make_other_participants(tmp_path, monkeypatch):
+    """Where it is imported for one of its own: nobody waits for a lock."""
+    module_with(
+        tmp_path,
+        monkeypatch,
+        "from tracing_2pc import TableSink\n"
+        "from tracing_2pc.participant import TaggedRows\n"
+        f"orders = TaggedRows('sqlite:///{tmp_path}/shop.db', 'orders')\n"
+        f"audit = TableSink('sqlite:///{tmp_path}/audit.db', 'audit')\n",
+    )
+    names = {"orders": "python:shop_resources:orders"}
+    made = threading.Thread(target=ParticipantSink, args=[names], daemon=True)
+    made.start()
+    made.join(PATIENT)
+    assert not made.is_alive()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -25,7 +24,6 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
     RefusalError,
 )
-from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import (
     BranchId,
     HeldBranch,
@@ -68,19 +66,9 @@ _resources: Final[dict[str, ParticipantEngine]] = {}
 _makers: Final[set[str]] = set()
 """Addresses whose tables this process makes: it has started a job that has them."""
 
-_opening = threading.Lock()
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-def _new_lock() -> None:
-    global _opening
-    _opening = threading.Lock()
-
-
-after_fork(_new_lock)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,7 +351,8 @@ class EmbeddedParticipant:
                 f"{self.url} is a file of {self.host}, and this is "
                 f"{socket.gethostname()}: on a cluster use postgresql:"
             )
-        with _opening:
-            if self.url not in _resources:
-                _resources[self.url] = open_resource(address or read_address(self.url))
-            return _resources[self.url]
+        if self.url not in _resources:
+            # No lock: a module that is imported here may make participants, too.
+            resource = open_resource(address or read_address(self.url))
+            _resources.setdefault(self.url, resource)
+        return _resources[self.url]
