@@ -307,6 +307,36 @@ def test_a_start_waits_for_no_journal_that_it_cannot_reach(world, replaces):
     assert world.states("a") == [("first", "committed")]
 
 
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no participant tell which journal it is, from now on."""
+
+    def answer(self: HttpParticipant) -> Any:
+        raise ParticipantUnavailableError("not now")
+
+    monkeypatch.setattr(HttpParticipant, "identity", answer)
+
+
+def test_one_that_does_not_answer_is_the_one_that_it_was(world, monkeypatch):
+    """A start while it was silent neither writes to a twin nor lets one in later."""
+    first = world.coordinator("first", world.urls["a"])
+    record = first.open(0, "r", None).record
+    first.close(record, world.write(record, world.urls["a"]))
+    with monkeypatch.context() as patched:
+        silent(patched)
+        twin = world.coordinator("first", world.urls["b"])
+        begun = twin.open(1, "r2", None).record
+        assert begun.journals == record.journals
+        with pytest.raises(ParticipantRefusedError):
+            world.write(begun, world.urls["b"])
+    assert world.states("b") == []
+    world.write(begun, world.urls["a"])
+    world.log.abort(begun.id, who="me", why="a test")
+    at = world.settings({"orders": world.urls["b"]})
+    assert not next(iter(recover(world.log, at, "first"))).done
+    with pytest.raises(ConfigurationError):
+        world.coordinator("first", world.urls["b"]).open(1, "r3", None)
+
+
 def test_a_participant_that_starts_late_goes_on_record_before_the_decision(
     world, monkeypatch
 ):

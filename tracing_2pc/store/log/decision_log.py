@@ -127,7 +127,7 @@ class SqlDecisionLog(SqlLogReader):
                 deadline=status.clock + timeout if timeout else None,
                 own_sinks=frozenset(opening.own_sinks),
                 previous=status.carrier.get("traceparent") if opening.carrier else None,
-                journals=dict(opening.journals),
+                journals=rules.journals_of(status, opening),
                 **opening.facts,
             )
             change.add(opened)

@@ -218,6 +218,14 @@ def _check_journals(
             )
 
 
+def journals_of(status: ApplicationStatus, opening: Opening) -> dict[str, JournalAt]:
+    """Return those of a new attempt: who does not answer is the one that it was."""
+    if set(status.participants) == set(opening.replaces):
+        return dict(opening.journals)
+    names = status.journals.keys() & set(opening.participants)
+    return {name: status.journals[name] for name in names} | {**opening.journals}
+
+
 def _check_age(
     status: ApplicationStatus, batch: int, run: str, query: str | None
 ) -> None:
