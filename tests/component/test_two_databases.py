@@ -43,6 +43,7 @@ from tracing_2pc.operations.resolve import resolve_orphan
 from tracing_2pc.operations.wiring import open_participants
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.sinks import participant_sink
 from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.store import open_log
@@ -335,6 +336,21 @@ def test_one_that_does_not_answer_is_the_one_that_it_was(world, monkeypatch):
     assert not next(iter(recover(world.log, at, "first"))).done
     with pytest.raises(ConfigurationError):
         world.coordinator("first", world.urls["b"]).open(1, "r3", None)
+
+
+def test_what_was_known_at_an_address_ends_with_a_silent_start(world, monkeypatch):
+    """In one process, where another database has come there on purpose."""
+    url = world.urls["a"]
+    world.coordinator("first", url).open(0, "r", None)
+    here = participant_sink._known[url]
+    assert here is not None
+    participant_sink._known[url] = here._replace(id="before")
+    with monkeypatch.context() as patched:
+        silent(patched)
+        again = world.coordinator("first", url, replaces=("orders",))
+    begun = again.open(0, "r2", None).record
+    assert begun.journals["orders"] == here
+    again.close(begun, world.write(begun, url))
 
 
 def test_a_participant_that_starts_late_goes_on_record_before_the_decision(

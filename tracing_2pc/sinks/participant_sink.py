@@ -269,6 +269,8 @@ def _identify(participants: Mapping[str, RemoteParticipant]) -> dict[str, Identi
         return None
 
     answers = ask_at_once(ask, participants)
+    for participant in participants.values():  # it may be another one by now
+        _known.pop(participant.url, None)
     identities = {name: identity for name, identity in answers.items() if identity}
     for name, identity in identities.items():
         url = participants[name].url
