@@ -353,6 +353,33 @@ def test_what_was_known_at_an_address_ends_with_a_silent_start(world, monkeypatc
     again.close(begun, world.write(begun, url))
 
 
+def test_a_replay_is_confirmed_by_those_that_were_not_replaced(world):
+    """What one has lost is no less lost because another was replaced."""
+    kept = TaggedRows(f"sqlite:///{world.folder}/kept.db", table="ledger")
+    ledger = world.stack.enter_context(served(kept, "ledger"))
+
+    def opening(url: str, **other: Any) -> tuple[ParticipantSink, Coordinator]:
+        sink = ParticipantSink({"orders": url, "ledger": ledger}, token=None)
+        job = Job.of(sink, "first", world.settings({}), **other)
+        tracing = OpenTelemetryTracing()
+        return sink, job.coordinator(world.log, tracing, lambda: False)
+
+    sink, coordinator = opening(world.urls["a"])
+    record = coordinator.open(0, "r", None).record
+    about = record.id, BranchId(0, 0), record.participants, record.carrier
+    context = BranchContext(*about, journals=record.journals)
+    rows = pa.RecordBatch.from_pydict({"id": [1]})
+    coordinator.close(record, write_branch(sink, context, [rows]))
+    _, other = opening(world.urls["b"], replaces=("orders", "ledger"))
+    assert other.open(0, "r2", None).replay
+    with contextlib.closing(sqlite3.connect(world.folder / "kept.db")) as base:
+        for table in ("branch", "transaction"):
+            base.execute(f"DELETE FROM ledger_tpc_{table}")
+        base.commit()
+    with pytest.raises(ConfigurationError, match="ledger answered unknown"):
+        other.open(0, "r2", None)
+
+
 def test_a_participant_that_starts_late_goes_on_record_before_the_decision(
     world, monkeypatch
 ):

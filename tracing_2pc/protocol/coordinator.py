@@ -325,11 +325,14 @@ class Coordinator:
         finished = record.finished is not None
         if finished and record.run == ADOPTED:
             self._check_asked(record)
-        deliver = self.delivery.confirm if finished else self.delivery.commit
-        # What a person has replaced has nothing of it: `begin` has looked at that.
-        is_replaced = self.replaces == frozenset(record.participants)
-        if not (finished and is_replaced and self._elsewhere(record)):
-            deliver(record, give_up=self.settings.on_pending == "fail")
+        give_up = self.settings.on_pending == "fail"
+        if finished:
+            # What a person has replaced has nothing of it: `begin` has looked at that.
+            is_replaced = self.replaces == frozenset(record.participants)
+            replaced = self._elsewhere(record) if is_replaced else ()
+            self.delivery.confirm(record, replaced, give_up=give_up)
+        else:
+            self.delivery.commit(record, give_up=give_up)
         keep_from = self.clock.now() - self.settings.keep_finished
         self.delivery.forget(self.application, keep_from)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from tracing_2pc.core import names
@@ -174,13 +174,15 @@ class Delivery:
             participant=next(iter(reasons), None),
         )
 
-    def confirm(self, record: TransactionRecord, *, give_up: bool) -> None:
+    def confirm(
+        self, record: TransactionRecord, replaced: Collection[str], *, give_up: bool
+    ) -> None:
         """Ask whether a commit that the log calls finished is there; before a replay.
 
         The log of a copied checkpoint fits the query and not the participants. So those
         that have branches of it get the commit again; the others could take an empty
         one for news. *Forgotten* means that it was there. What a person has concluded
-        is not asked for. `give_up` is as for `commit`.
+        is not asked for, nor one that was `replaced`. `give_up` is as for `commit`.
 
         Raises:
             ConfigurationError: a participant does not know it: nothing was changed.
@@ -190,7 +192,8 @@ class Delivery:
         if record.state is not TransactionState.COMMITTED:
             return
         reached = addresses_of(self._participants, record.id.application)
-        waiting = {n: p for n, p in reached.items() if record.chosen(n)}
+        having = {n for n in reached if record.chosen(n)}.difference(replaced)
+        waiting = {n: reached[n] for n in having}
         answers: Mapping[str, Answer] = {}
         for tries in self._retry.tries():
             with self._tracing.step(names.DELIVER, record.carrier, record) as step:
