@@ -150,17 +150,17 @@ class ParticipantEngine:
         self._closed = False
         if self._opened or self._found:
             return
-        if missing_file(self._database.url) is None:
+        what = f"no participant's table {self._journal.tables.prefix}… is there"
+        if (file := missing_file(self._database.url)) is None:
             with self._database.read() as connection:
                 if self._journal.tables.exists(connection):
                     self._store.find(connection)
                     self._found = True
+        else:
+            what = f"there is no {file} on this machine"
         if not self._found:
-            raise RefusalError(
-                Refusal.NOT_NOW,
-                f"no participant's tables {self._journal.tables.prefix}… are there: "
-                "the start of a job makes them",
-            )
+            why = f"{what}: the start of a job makes it"
+            raise RefusalError(Refusal.NOT_NOW, why)
 
     def _open_or_find(self) -> None:
         if not self._found:
