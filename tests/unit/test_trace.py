@@ -105,3 +105,6 @@ def test_what_is_missing_is_named():
     assert gaps == TEXTS["gaps of a trace"].strip()
     whole = trace_tree([ROOT, *(row.span for row in rows[:2])], "t")
     assert find_gaps(whole, ["ledger"]) == []
+    table = {"tpc.participant": "table", "tpc.state": "prepared"}
+    without_a_service = trace_tree([ROOT, span("6", "1", **asked, **table)], "t")
+    assert find_gaps(without_a_service, ["table"]) == []

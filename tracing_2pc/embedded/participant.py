@@ -279,7 +279,8 @@ class EmbeddedParticipant:
                 step.set("tpc.state", str(answer.state))
                 self._raise_refusal(answer, transaction)
                 result = "ok"
-            except ParticipantRefusedError:
+            except ParticipantRefusedError as error:
+                step.set("tpc.state", error.state or "unknown")
                 result = "refused"
                 raise
             finally:

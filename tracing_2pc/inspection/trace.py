@@ -222,7 +222,8 @@ def find_gaps(rows: Sequence[TraceRow], participants: Iterable[str]) -> list[str
         name = row.span.attributes.get("tpc.participant")
         if row.span.kind == "client" and name is not None:
             told = "answered" if _STATUS in row.span.attributes else "silent"
-            is_kept = row.span.span_id in served
+            # A participant without a service answers in the span that asks it.
+            is_kept = row.span.span_id in served or "tpc.state" in row.span.attributes
             asked.setdefault(str(name), []).append("kept" if is_kept else told)
     for name, requests in asked.items():
         of = f"of {format_count(len(requests), 'request')}"
