@@ -51,7 +51,7 @@ class As(World):
 
     def __init__(self, world: World, token: str | None) -> None:
         self.resource, self.visible, self.app = world.resource, world.visible, world.app
-        self.name = world.name
+        self.name, self.journal = world.name, world.journal
         self.header = None if token is None else f"Bearer {token}"
 
     @property
