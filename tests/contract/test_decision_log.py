@@ -31,6 +31,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
     branch_receipts,
+    writes_of,
 )
 from tracing_2pc.core.ports import DecisionLog, Opening
 from tracing_2pc.core.states import Decision, TransactionState, Vote
@@ -157,7 +158,7 @@ def test_an_unknown_application_starts_at_batch_0(log):
     text = str(refused.value)
     for said in ("unknown", "the log is lost", "the wrong log", "no log", "reprocess"):
         assert TEXTS[said].format(name="orders", batch=5) in text
-    for of in ({"query": None, "stream": True}, {"stream": False}):
+    for of in ({"query": None}, {"query": writes_of("orders")}):
         with raises(ConfigurationError, "no log", name="orders", batch=5) as refused:
             begin(log, 5, **of)
         assert "adopt" not in str(refused.value), "there is no checkpoint to adopt by"
@@ -346,9 +347,12 @@ def test_a_batch_below_a_committed_one_is_refused(log):
             begin(log, 0, run=run, stream=True)
         two_drivers = TEXTS["two drivers"].format(run="run-1")
         assert (two_drivers in str(refused.value)) is has_lost
-    with raises(ConfigurationError, "a higher number", passed="batch 1"):
-        begin(log, 0, run="run-2")  # counted by the caller
     assert begin(log, 2, run="run-1").record.run == "run-1"
+    counted = {"application": "counted", "query": writes_of("counted")}
+    commit(log, 0, **counted)
+    commit(log, 1, **counted)
+    with raises(ConfigurationError, "a higher number", passed="batch 1"):
+        begin(log, 0, run="run-2", **counted)
 
 
 def test_a_batch_at_forgotten_through_is_refused(log):

@@ -191,8 +191,13 @@ class Database:
                 statement = ", ".join([*begin, *selected])
                 connection.execution_options(**{BEGIN: (statement,)})
             # Now: a driver's own bulk load is no statement, and would begin nothing.
-            connection.begin()
-            yield connection
+            transaction = connection.begin()
+            try:
+                yield connection
+            except BaseException:
+                if not transaction.is_active:
+                    _undo(connection)
+                raise
 
     def durability(self) -> dict[str, str]:
         """Return the settings that say whether a durable commit survives a crash."""
@@ -229,6 +234,20 @@ class Database:
         if isinstance(origin, NotNowError):
             return f"{self.address}: {text}"
         return f"{self.address}: {type(origin or error).__name__}: {text}"
+
+
+def _undo(connection: sa.Connection) -> None:
+    """Roll back after a commit that failed: SQLAlchemy counts on the caller for it.
+
+    Else the session would go back to the pool inside of the transaction, and the next
+    commit would write what this one has failed to.
+    """
+    if connection.invalidated:
+        return
+    try:
+        connection.connection.rollback()
+    except Exception as error:  # noqa: BLE001 - the driver's: the session is of no use
+        connection.invalidate(error)
 
 
 @contextlib.contextmanager
