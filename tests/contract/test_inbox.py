@@ -634,8 +634,8 @@ def test_a_thread_that_is_ended_leads_nobody_to_wait(inbox):
             raise SystemExit
 
     ending = SimpleNamespace(Event=EndedEvent, Lock=threading.Lock)
+    inbox.open()
     with inbox._database.write() as connection:
-        inbox.open()
         inbox._tables.lock_head(connection)
         first = threading.Thread(target=lambda: inbox.store("shop", [event("a")]))
         first.start()
