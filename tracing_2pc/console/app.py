@@ -13,6 +13,7 @@ from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
+from werkzeug.routing import PathConverter
 
 from tracing_2pc.console.board import describe_place
 from tracing_2pc.console.history import HistoryPages
@@ -61,6 +62,7 @@ def console(sources: ConsoleSources, gate: Gate) -> Flask:
     there can be one process only. Tokens for viewers and operators may log in.
     """
     app = Flask(__name__)
+    app.url_map.converters["participant"] = _Participant
     app.secret_key = secrets.token_bytes(32)
     app.session_interface = _Cookies()
     app.config.update(
@@ -104,6 +106,12 @@ class _Cookies(SecureCookieSessionInterface):
 
     def get_cookie_secure(self, app: Flask) -> bool:
         return request.is_secure
+
+
+class _Participant(PathConverter):
+    """A key of `participants`: `name`, or `application/name`."""
+
+    regex = "[^/.]+(?:/[^/.]+)?"
 
 
 def _check_query() -> None:

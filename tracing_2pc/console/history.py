@@ -45,7 +45,7 @@ class HistoryPages(Blueprint):
         self._state = state
         self.get("/search")(self.search)
         self.get("/applications/<name>")(self.application)
-        self.get("/participants/<path:name>")(self.participant)
+        self.get("/participants/<participant:name>")(self.participant)
         self.get("/incidents")(self.incidents)
         self.get("/transactions/<id_>/in/<name>")(self.elsewhere)
 

@@ -39,7 +39,7 @@ class RefusedPages(ActingPages):
     """
 
     def __init__(self, state: ConsoleState) -> None:
-        one = "/refused/<path:participant>/<key>"
+        one = "/refused/<participant:participant>/<key>"
         super().__init__("refused", state, one)
         self.get("/refused")(self.requests)
         self.get(one)(self.request)
@@ -116,7 +116,7 @@ class RefusedBatchPages(ActingPages):
     """Have all that was refused of a transaction at one participant sent again."""
 
     def __init__(self, state: ConsoleState) -> None:
-        all_of = "/refused/<path:participant>/all/<id_>"
+        all_of = "/refused/<participant:participant>/all/<id_>"
         super().__init__("refused_batch", state, all_of)
         self.get(all_of)(self.batch)
 
