@@ -195,8 +195,10 @@ class Database:
             try:
                 yield connection
             except BaseException:
-                if not transaction.is_active:
-                    _undo(connection)
+                # SQLAlchemy leaves it open where a commit failed: the session would go
+                # back to the pool in it, and the next commit would write it.
+                if connection.get_transaction() is transaction:
+                    transaction.rollback()
                 raise
 
     def durability(self) -> dict[str, str]:
@@ -234,20 +236,6 @@ class Database:
         if isinstance(origin, NotNowError):
             return f"{self.address}: {text}"
         return f"{self.address}: {type(origin or error).__name__}: {text}"
-
-
-def _undo(connection: sa.Connection) -> None:
-    """Roll back after a commit that failed: SQLAlchemy counts on the caller for it.
-
-    Else the session would go back to the pool inside of the transaction, and the next
-    commit would write what this one has failed to.
-    """
-    if connection.invalidated:
-        return
-    try:
-        connection.connection.rollback()
-    except Exception as error:  # noqa: BLE001 - the driver's: the session is of no use
-        connection.invalidate(error)
 
 
 @contextlib.contextmanager
