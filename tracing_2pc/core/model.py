@@ -399,6 +399,18 @@ class TransactionRecord:
         own = (r for r in self.receipts if r.participant == participant)
         return tuple(r for r in own if r.vote is Vote.COMMIT)
 
+    def context_of(
+        self,
+        branch: BranchId,
+        participants: tuple[str, ...] | None = None,
+        stopping: Callable[[], bool] = bool,
+    ) -> BranchContext:
+        """Return what a sink is told of a branch: for all participants, or for some."""
+        names = self.participants if participants is None else participants
+        return BranchContext(
+            self.id, branch, names, self.carrier, stopping, self.journals
+        )
+
     def journal_of(self, participant: str) -> str | None:
         """Return the id of a participant's journal; None if it is not on record."""
         known = self.journals.get(participant)

@@ -63,13 +63,11 @@ def read_address(url: str) -> Address:
             )
         place = str(Path(file).absolute())
         ours = {**ours, "url_file": place}
-        return Address(_join(f"{scheme}:///", ours), f"file:{place}", ours)
+        return Address(with_options(f"{scheme}:///", ours), f"file:{place}", ours)
     database = _database(base, theirs)
-    path = None
-    if scheme == "sqlite":
-        path = database.database
+    path = database.database if scheme == "sqlite" else None
     text = database.render_as_string(hide_password=False)
-    return Address(_join(text, ours), text, ours, path)
+    return Address(with_options(text, ours), text, ours, path)
 
 
 def open_resource(address: Address) -> ParticipantEngine:
@@ -175,19 +173,14 @@ def _database(base: str, theirs: Mapping[str, str]) -> sa.URL:
             "the address holds a password, which would be pickled into Spark's files: "
             "use passfile=, service= or url_file="
         )
-    if url.get_backend_name() == "sqlite" and url.database not in (
-        None,
-        "",
-        ":memory:",
-    ):
+    is_file = url.database and url.database != ":memory:"
+    if url.get_backend_name() == "sqlite" and is_file:
         url = url.set(database=str(Path(str(url.database)).absolute()))
     return url
 
 
-def _join(database: str, ours: Mapping[str, str]) -> str:
-    return f"{database}{'&' if '?' in database else '?'}{with_options(ours)}"
-
-
-def with_options(options: Mapping[str, str]) -> str:
-    """Write options as an address has them; a comma is written as %2C."""
-    return urlencode(dict(sorted(options.items())), quote_via=quote, safe="/:@")
+def with_options(database: str, options: Mapping[str, str]) -> str:
+    """Return an address: options are added to a database; a comma is written %2C."""
+    mark = "&" if "?" in database else "?"
+    pairs = urlencode(dict(sorted(options.items())), quote_via=quote, safe="/:@")
+    return f"{database}{mark}{pairs}"

@@ -41,6 +41,5 @@ class TableSink(ParticipantSink):
         options = {"table": table}
         if keys:
             options["key"] = ",".join(keys)
-        mark = "&" if "?" in url else "?"
-        address = f"{url}{mark}{with_options(options)}"
+        address = with_options(url, options)
         super().__init__({name or table: address}, token=None, timeout=timeout)

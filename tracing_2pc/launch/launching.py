@@ -12,7 +12,6 @@ from typing import Any
 from tracing_2pc.core.errors import AbortedError, ConfigurationError, TwoPhaseError
 from tracing_2pc.core.log_reader import LogReader, OperatorLog, TransactionFilter
 from tracing_2pc.core.model import (
-    BranchContext,
     BranchId,
     Receipt,
     TransactionId,
@@ -131,13 +130,7 @@ def launch(
         preparing = f"{record.id}: preparing {', '.join(record.participants)}"
         say(Phase.PREPARING, preparing)
         place = BranchId(0, 0)
-        at = BranchContext(
-            record.id,
-            place,
-            record.participants,
-            record.carrier,
-            journals=record.journals,
-        )
+        at = record.context_of(place)
         receipts = write_traced_branch(job.sink, at, [row])
         say(Phase.PREPARED, f"{record.id}: all are prepared")
         return receipts

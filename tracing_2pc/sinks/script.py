@@ -22,7 +22,6 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.log_reader import OperatorLog, TransactionFilter
 from tracing_2pc.core.model import (
-    BranchContext,
     BranchId,
     Receipt,
     TransactionRecord,
@@ -187,11 +186,7 @@ class _Script:
         )
 
     def _write(self, record: TransactionRecord) -> Sequence[Receipt]:
-        context = BranchContext(
-            *(record.id, BranchId(0, 0), record.participants, record.carrier),
-            stopping=lambda: self.cancelled,
-            journals=record.journals,
-        )
+        context = record.context_of(BranchId(0, 0), stopping=lambda: self.cancelled)
         batches = until_stopped(self.batches, context)
         try:
             receipts = write_traced_branch(self.job.sink, context, batches)

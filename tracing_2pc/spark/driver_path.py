@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tracing_2pc.core.model import BranchContext, BranchId, TransactionRecord
+from tracing_2pc.core.model import BranchId, TransactionRecord
 from tracing_2pc.sinks.base import Sink, participants_of, until_stopped
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.members import option
@@ -90,9 +90,7 @@ def write_in_driver(
     participants = tuple(participants_of(sink))
     # No task that comes later has 0: the job of `_collect` has taken it.
     branch = BranchId(route, 0)
-    context = BranchContext(
-        record.id, branch, participants, record.carrier, stopping, record.journals
-    )
+    context = record.context_of(branch, participants, stopping)
     arrow_bytes = sum(batch.nbytes for batch in batches)
     written = until_stopped(batches, context)
     receipts = write_linked_branch(copied, context, written, links)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tracing_2pc.core.errors import ContractError, ParticipantRefusedError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
-    BranchContext,
     BranchId,
     Receipt,
     TransactionRecord,
@@ -144,9 +143,7 @@ def write_partition(
     # A retry and a twin are branches apart; commit names the one that reported.
     branch = BranchId(task.partitionId(), task.taskAttemptId())
     participants = tuple(participants_of(sink))
-    context = BranchContext(
-        record.id, branch, participants, record.carrier, journals=record.journals
-    )
+    context = record.context_of(branch, participants)
     environment.apply(telemetry)
     lifecycle.start(record.id.application)
     try:

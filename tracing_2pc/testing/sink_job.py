@@ -81,9 +81,7 @@ class Tasks:
 
     def _context(self, branch: str) -> BranchContext:
         names, at = tuple(participants_of(self.sink)), self.record
-        return BranchContext(
-            *(at.id, BranchId.parse(branch), names, at.carrier), journals=at.journals
-        )
+        return at.context_of(BranchId.parse(branch), names)
 
     def write_all(self, branches: Mapping[str, Records]) -> list[Receipt]:
         """Run a task for each branch."""
