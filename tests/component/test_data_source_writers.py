@@ -205,5 +205,5 @@ def test_a_batch_of_a_stream_is_written_once_in_a_run(writer, log):
 def test_a_stream_and_a_dataframe_do_not_share_an_application(writer, log):
     """The stream's batch would be taken for a replay of the other's."""
     newest = log.read(TransactionId.parse(begin(log, "stream", "a query")))
-    with pytest.raises(ConfigurationError, match=r"this is query df\.write of"):
+    with pytest.raises(ConfigurationError, match=r"this is query writes of"):
         BatchWriter(writer._job, newest, 0).write(iter(()))
