@@ -371,7 +371,8 @@ class World:
         """Call the log for an actor."""
         self._records = None
         if method == "begin":  # the job's own timer would go by the machine's clock
-            kwargs["timeout"] = TIMEOUT
+            *about, opening = args
+            args = (*about, dataclasses.replace(opening, timeout=TIMEOUT))
         result = getattr(self.log, method)(*args, **kwargs)
         if method == "begin":
             self._begun.add(result.record.id)
