@@ -39,7 +39,7 @@ from bench.deco import in_force
 from tracing_2pc.core import names
 from tracing_2pc.core.model import Root, TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision, TransactionState
-from tracing_2pc.skywalking import propagator as sw8
+from tracing_2pc.skywalking import in_use
 from tracing_2pc.skywalking.processor import SkyWalkingProcessor
 from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.skywalking.sender import Collector
@@ -150,11 +150,11 @@ def _headers(
     before = propagate.get_global_textmap()
     propagate.set_global_textmap(propagator)
     if skywalking:
-        sw8.use(skywalking)
+        in_use.use(skywalking)
     try:
         yield
     finally:
-        sw8.use(None)
+        in_use.use(None)
         propagate.set_global_textmap(before)
 
 

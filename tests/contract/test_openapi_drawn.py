@@ -83,7 +83,7 @@ def of(path: str, method: str) -> Any:
         answer = case.call(base_url=url)
         unsaid = is_unsaid(path, case.body) or answer.status_code in OF_THE_STATE
         excluded = [*(UNSAID if unsaid else ())]
-        if answer.status_code == 414:
+        if answer.status_code in {414, 421}:
             excluded += REFUSED  # it is a refusal, which the judge does not know
         case.validate_response(answer, excluded_checks=excluded)
 

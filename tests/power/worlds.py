@@ -438,11 +438,11 @@ FAULTS: Final[
 ] = {
     "SQLite does not flush": (
         ("decision log", "journal of TaggedRows", "journal of Outbox", "inbox"),
-        ((sqlite, "_DURABLE", _OFF), (sqlite, "_RELAXED", _OFF)),
+        ((sqlite, "_WRITE", _OFF), (sqlite, "_RELAXED", _OFF)),
     ),
     "SQLite flushes at checkpoints only": (
         ("decision log", "journal of TaggedRows", "journal of Outbox", "inbox"),
-        ((sqlite, "_DURABLE", sqlite._RELAXED),),
+        ((sqlite, "_WRITE", sqlite._RELAXED),),
     ),
     "folders are not flushed": (
         ("FileSink", "DeltaSink"),
