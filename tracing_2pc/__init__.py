@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracing_2pc.core import errors
     from tracing_2pc.core.settings import Settings
-    from tracing_2pc.embedded.sinks import TableSink
+    from tracing_2pc.embedded.sinks import TableSink, TopicSink
     from tracing_2pc.sinks.delta import DeltaSink
     from tracing_2pc.sinks.files import FileSink
     from tracing_2pc.sinks.participant_sink import ParticipantSink
@@ -27,6 +27,7 @@ __all__ = [
     "ParticipantSink",
     "Settings",
     "TableSink",
+    "TopicSink",
     "errors",
     "trace_headers",
     "traced_sink",
@@ -39,6 +40,7 @@ _HOMES = {
     "ParticipantSink": "tracing_2pc.sinks.participant_sink",
     "Settings": "tracing_2pc.core.settings",
     "TableSink": "tracing_2pc.embedded.sinks",
+    "TopicSink": "tracing_2pc.embedded.sinks",
     "trace_headers": "tracing_2pc.tracing.decorator.traced_sink",
     "traced_sink": "tracing_2pc.tracing.decorator.traced_sink",
     "write": "tracing_2pc.sinks.script",

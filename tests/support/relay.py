@@ -34,6 +34,7 @@ class Topic:
     """What readers see: transactions of messages; and what nobody sees yet."""
 
     def __init__(self) -> None:
+        self.name = ""
         self.seen: list[list[Message]] = []
         self.position: Position | None = None
         self.open: list[Message] = []
@@ -63,6 +64,9 @@ class TopicRelay:
         self.topic = topic
         self.at = at
         self.epoch = -1
+
+    def identify(self, *, make: bool = False) -> str:
+        return self.topic.name
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
         for record in records:

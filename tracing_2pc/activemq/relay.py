@@ -135,6 +135,11 @@ class ActiveMQRelay:
         """
         self._brokers.check()
 
+    def identify(self, *, make: bool = False) -> str:
+        """Return its addresses: brokers of STOMP have no other name. Makes nothing."""
+        places = self._brokers.addresses.split(",")
+        return " ".join(f"activemq:{place.strip()}" for place in places)
+
     # --- at prepare ------------------------------------------------------------------
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:

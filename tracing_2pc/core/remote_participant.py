@@ -47,7 +47,7 @@ _EMBEDDED: Final = _BuiltIn(
     "tracing_2pc.embedded.participant", "EmbeddedParticipant", "postgres"
 )
 
-EMBEDDED: Final = frozenset({"postgresql", "python", "sqlite"})
+EMBEDDED: Final = frozenset({"activemq", "kafka", "postgresql", "python", "sqlite"})
 """Schemes of a participant without a service: its address has options of its own."""
 
 _BUILT_IN: Final = {
@@ -162,8 +162,8 @@ class RemoteParticipant(Participant, Protocol):
 
 
 @runtime_checkable
-class EmbeddedTables(Protocol):
-    """A participant whose tables the driver makes, at the start of a job.
+class Embedded(Protocol):
+    """A participant without a service, whose tables the driver makes.
 
     A `RemoteParticipant` may have this, too, and it raises the same errors.
     """
@@ -173,11 +173,23 @@ class EmbeddedTables(Protocol):
         """Whether only processes of this machine reach it."""
 
     def set_up(self) -> None:
-        """Make its tables, if they are not there. Idempotent.
+        """Make its tables, if they are not there, and its topic. Idempotent.
 
         Raises:
             ConfigurationError: with the setting or the SQL that cures it.
         """
+
+    def start(self) -> None:
+        """Send from this process what waits after commits, until `rest`; not in forks.
+
+        Never raises: where it cannot start now, the next commit here starts it.
+        """
+
+    def rest(self) -> None:
+        """Send nothing more from this process; what waits is for another one."""
+
+    def waiting(self) -> int:
+        """Count records that are committed and not sent yet."""
 
 
 @runtime_checkable

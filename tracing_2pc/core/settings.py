@@ -369,7 +369,8 @@ _SAYS_SECRET: Final = re.compile(
 )
 _LOGIN: Final = re.compile(r"://[^/\s@]*@")
 _IN_URL: Final = re.compile(
-    r"://[^/\s@:,]*:([^\s@/,]+)@|[?&](?:ssl)?password=([^&\s]+)", re.IGNORECASE
+    r"://[^/\s@:,]*:([^\s@/,]+)@|[?&](?:ssl)?password=(?!env:|file:)([^&\s]+)",
+    re.IGNORECASE,
 )
 _SHORTEST: Final = 6
 """Characters of a secret: fewer are in any text."""

@@ -1,4 +1,4 @@
-"""What an address without a service names: a table of a database, or an object.
+"""What an address without a service names: a table, a topic, a queue, or an object.
 
 Nothing is connected to here. `ConfigurationError` says what to change, in one line,
 and repeats no value of an option.
@@ -9,20 +9,29 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import sqlalchemy as sa
 
+from tracing_2pc.core.addresses import split_address
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.relay import Relay
 from tracing_2pc.participant.engine import ParticipantEngine
+from tracing_2pc.participant.resources.loader import check_prefix
 from tracing_2pc.store.engines.urls import secrets_in
 
 _OBJECT: Final = "python:"
 _OF_TABLES: Final = ("into", "key", "table", "url_file")
+_OF_TOPICS: Final = ("headers", "key", "outbox", "prefix")
+_OF_QUEUES: Final = ("ca", *_OF_TOPICS, "password", "user")
+_PORTS: Final = {"activemq": 61613, "kafka": 9092}
+_NO_LETTER: Final = re.compile(r"[^a-z0-9_]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +40,13 @@ class Address:
 
     Attributes:
         url: the same address, as it means the same in each working directory.
-        database: as resources take it: a URL, or `file:PATH` of one that holds it.
-        options: those that are ours, by name.
+        open: makes what keeps its rows, which connects when it is asked. It may raise
+            `ConfigurationError`, or `ModuleNotFoundError` of a package.
         file: the database's file, of SQLite.
     """
 
     url: str
-    database: str
-    options: Mapping[str, str]
+    open: Callable[[], ParticipantEngine]
     file: str | None = None
 
 
@@ -49,13 +57,17 @@ def read_address(url: str) -> Address:
         ConfigurationError: it is none, or has a wrong option or a password.
     """
     if url.startswith(_OBJECT):
-        return Address(url, url, {})
+        return Address(url, partial(_imported, url))
     base, _, query = url.partition("?")
-    pairs = _pairs(query)
+    scheme, pairs = base.partition(":")[0].lower(), _pairs(query)
+    return (_topic if scheme in _PORTS else _table)(scheme, base, pairs)
+
+
+def _table(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
     ours = {name: value for name, value in pairs.items() if name in _OF_TABLES}
     theirs = {name: value for name, value in pairs.items() if name not in _OF_TABLES}
-    scheme = base.partition(":")[0].lower()
-    _check_options(scheme, ours, theirs)
+    _check_known(theirs, _OF_TABLES, libpq=scheme == "postgresql")
+    _check_options(scheme, ours)
     if (file := ours.get("url_file")) is not None:
         if theirs or base.removeprefix(f"{scheme}:").strip("/"):
             raise ConfigurationError(
@@ -63,32 +75,107 @@ def read_address(url: str) -> Address:
             )
         place = str(Path(file).absolute())
         ours = {**ours, "url_file": place}
-        return Address(with_options(f"{scheme}:///", ours), f"file:{place}", ours)
-    database = _database(base, theirs)
-    path = database.database if scheme == "sqlite" else None
-    text = database.render_as_string(hide_password=False)
-    return Address(with_options(text, ours), text, ours, path)
+        url = with_options(f"{scheme}:///", ours)
+        return Address(url, partial(_rows, f"file:{place}", ours))
+    text, path = _database(base, theirs)
+    return Address(with_options(text, ours), partial(_rows, text, ours), path)
 
 
-def open_resource(address: Address) -> ParticipantEngine:
-    """Return what keeps the rows of an address; it connects when it is asked.
-
-    Raises:
-        ConfigurationError: a name that cannot be a table's, a bad database, or an
-            object that cannot be imported or is no resource.
-        ModuleNotFoundError: a package is not installed.
-    """
-    if address.url.startswith(_OBJECT):
-        return _imported(address.url)
+def _rows(database: str, options: Mapping[str, str]) -> ParticipantEngine:
     from tracing_2pc.participant import PreparedTransactions, TaggedRows
 
-    options = address.options
     if "into" in options:
-        return PreparedTransactions(address.database, options["into"])
-    keys = options.get("key")
-    return TaggedRows(
-        address.database, options["table"], keys.split(",") if keys else None
-    )
+        return PreparedTransactions(database, options["into"])
+    return TaggedRows(database, options["table"], _names(options, "key"))
+
+
+def _topic(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
+    known = _OF_TOPICS if scheme == "kafka" else _OF_QUEUES
+    # Settings of librdkafka have a dot in their names, which it checks itself.
+    ours = {n: v for n, v in pairs.items() if scheme != "kafka" or "." not in n}
+    settings = {name: pairs[name] for name in pairs.keys() - ours.keys()}
+    _check_known(ours.keys() - {*known}, known, libpq=False)
+    servers, _, topic = base.partition("://")[2].partition("/")
+    if "@" in servers:
+        raise ConfigurationError(
+            "who logs in is no part of an address: use "
+            + ("sasl.username=" if scheme == "kafka" else "user=")
+        )
+    if not servers or not (topic := unquote(topic)):
+        raise ConfigurationError(
+            f"expected {scheme}://host:port/NAME?outbox=postgresql://user@host/database"
+        )
+    if not (outbox := ours.get("outbox")):
+        raise ConfigurationError(
+            "add ?outbox=postgresql://user@host/database: what is committed waits "
+            "there until the broker has it"
+        )
+    places = []
+    for place in servers.split(","):
+        try:
+            port = split_address(f"//{place}").port
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        places.append(place if port else f"{place}:{_PORTS[scheme]}")
+    servers, (database, file) = ",".join(places), _outbox(outbox)
+    url = f"{scheme}://{servers}/{quote(topic)}"
+    ours["outbox"] = database
+    make = partial(_sent, scheme, servers, topic, ours, settings)
+    return Address(with_options(url, {**settings, **ours}), make, file)
+
+
+def _outbox(url: str) -> tuple[str, str | None]:
+    """Return the database of an outbox, and its file if it is one of SQLite."""
+    if url.startswith("file:"):
+        return f"file:{Path(url.removeprefix('file:')).absolute()}", None
+    base, _, query = url.partition("?")
+    if (scheme := base.partition(":")[0]) not in ("postgresql", "sqlite"):
+        raise ConfigurationError(
+            "option outbox: expected postgresql://user@host/database, "
+            "sqlite:///folder/file.db, or file:PATH of a file that holds it"
+        )
+    theirs = _pairs(query)
+    _check_known(theirs, (), libpq=scheme == "postgresql")
+    return _database(base, theirs)
+
+
+def _sent(
+    scheme: str,
+    servers: str,
+    topic: str,
+    options: Mapping[str, str],
+    settings: Mapping[str, str],
+) -> ParticipantEngine:
+    relay: Relay
+    key, headers = options.get("key"), _names(options, "headers") or ()
+    if scheme == "kafka":
+        from tracing_2pc.kafka import KafkaRelay
+
+        relay = KafkaRelay(
+            servers, topic=topic, key=key, headers=headers, settings=settings
+        )
+    else:
+        from tracing_2pc.activemq import ActiveMQRelay
+
+        relay = ActiveMQRelay(
+            servers,
+            queue=topic,
+            key=key,
+            headers=headers,
+            user=options.get("user"),
+            password=options.get("password"),
+            ca=options.get("ca"),
+        )
+    name = options.get("prefix") or _NO_LETTER.sub("_", f"{scheme}_{topic}".lower())
+    try:
+        check_prefix(name)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"option prefix: {error}") from None
+    return Outbox(options["outbox"], relay, name=name)
+
+
+def _names(options: Mapping[str, str], name: str) -> list[str] | None:
+    return options[name].split(",") if options.get(name) else None
 
 
 def _imported(url: str) -> ParticipantEngine:
@@ -104,11 +191,6 @@ def _imported(url: str) -> ParticipantEngine:
     if not isinstance(resource, ParticipantEngine):
         raise ConfigurationError(
             f"{url} is a {type(resource).__name__}, not a resource such as TaggedRows"
-        )
-    if isinstance(resource, Outbox):
-        raise ConfigurationError(
-            f"{url} is an Outbox, which sends from a process that lasts: serve it, and "
-            "give the address of that service"
         )
     return resource
 
@@ -126,17 +208,20 @@ def _pairs(query: str) -> dict[str, str]:
     return dict(pairs)
 
 
-def _check_options(
-    scheme: str, ours: Mapping[str, str], theirs: Collection[str]
+def _check_known(
+    names: Collection[str], known: Collection[str], *, libpq: bool
 ) -> None:
-    libpq = _libpq_options() if scheme == "postgresql" else frozenset()
-    for name in theirs:
-        if name not in libpq:
-            known = difflib.get_close_matches(name, _OF_TABLES, 1)
-            meant = f": is {known[0]} meant?" if known else ""
-            raise ConfigurationError(
-                f"unknown option {name[:40]!r}{meant or _known(scheme)}"
-            )
+    """Refuse an option that is none of ours, and none of libpq's if that gets it."""
+    for name in sorted({*names} - (_libpq_options() if libpq else set())):
+        close = difflib.get_close_matches(name, known, 1)
+        listed = [*filter(None, [", ".join(known), "those of libpq" if libpq else ""])]
+        which = (
+            f"is {close[0]} meant?" if close else f"known are {' and '.join(listed)}"
+        )
+        raise ConfigurationError(f"unknown option {name[:40]!r}: {which}")
+
+
+def _check_options(scheme: str, ours: Mapping[str, str]) -> None:
     if ("table" in ours) == ("into" in ours):
         raise ConfigurationError(
             "add ?table=NAME for a table with a view, or ?into=NAME for a plain table "
@@ -148,19 +233,14 @@ def _check_options(
         raise ConfigurationError("option into needs PostgreSQL: use table= here")
 
 
-def _known(scheme: str) -> str:
-    names = ", ".join(_OF_TABLES)
-    also = " and those of libpq" if scheme == "postgresql" else ""
-    return f": known are {names}{also}"
-
-
 def _libpq_options() -> frozenset[str]:
     from psycopg import pq
 
     return frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults())
 
 
-def _database(base: str, theirs: Mapping[str, str]) -> sa.URL:
+def _database(base: str, theirs: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the URL of a database, and its file if it is one of SQLite."""
     try:
         url = sa.make_url(base).update_query_dict(dict(theirs))
     except (sa.exc.ArgumentError, ValueError):
@@ -176,7 +256,8 @@ def _database(base: str, theirs: Mapping[str, str]) -> sa.URL:
     is_file = url.database and url.database != ":memory:"
     if url.get_backend_name() == "sqlite" and is_file:
         url = url.set(database=str(Path(str(url.database)).absolute()))
-    return url
+    file = url.database if url.get_backend_name() == "sqlite" else None
+    return url.render_as_string(hide_password=False), file
 
 
 def with_options(database: str, options: Mapping[str, str]) -> str:

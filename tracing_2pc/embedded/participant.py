@@ -24,6 +24,7 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
     RefusalError,
 )
+from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import (
     BranchId,
     HeldBranch,
@@ -32,6 +33,8 @@ from tracing_2pc.core.model import (
     InDoubt,
     Listing,
     ParticipantDescription,
+    QuarantineListing,
+    RequestKey,
     Shown,
     TransactionId,
     TransactionRecord,
@@ -43,13 +46,19 @@ from tracing_2pc.core.states import (
     Decision,
     ParticipantState,
     Refusal,
+    RequestState,
     Vote,
 )
-from tracing_2pc.embedded.addresses import Address, open_resource, read_address
+from tracing_2pc.embedded.addresses import Address, read_address
 from tracing_2pc.participant.answers import Answer, BranchRef
 from tracing_2pc.participant.body import Body
 from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
 from tracing_2pc.participant.metrics import record_request
+from tracing_2pc.participant.requests import (
+    KeepsRequests,
+    RequestOrder,
+    RequestQuery,
+)
 from tracing_2pc.participant.service import ParticipantService
 from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.propagation import storable_context
@@ -65,6 +74,14 @@ _resources: Final[dict[str, ParticipantEngine]] = {}
 
 _makers: Final[set[str]] = set()
 """Addresses whose tables this process makes: it has started a job that has them."""
+
+_senders: Final[set[str]] = set()
+"""Addresses from which this process, and no fork of it, sends what is committed."""
+
+after_fork(_senders.clear)
+
+_EXTRAS: Final = {"confluent_kafka": "kafka", "stomp": "activemq"}
+"""What is to be installed for a package, beside `postgres`."""
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +119,10 @@ class EmbeddedParticipant:
             raise self._wrong(error) from None
         except ModuleNotFoundError as error:
             scheme = self.url.partition(":")[0]
+            extra = _EXTRAS.get(str(error.name), "postgres")
             raise ConfigurationError(
                 f"participant {self.name!r}: {scheme}: needs {error.name}: pip install "
-                "'tracing-2pc[postgres]'"
+                f"'tracing-2pc[{extra}]'"
             ) from None
 
     def _wrong(self, error: ConfigurationError) -> ConfigurationError:
@@ -118,17 +136,38 @@ class EmbeddedParticipant:
         return bool(self.host)
 
     def set_up(self) -> None:
-        """Make its tables, if they are not there. Idempotent; for the start of a job.
+        """Make its tables and its topic, if they are not there; for a job's start.
 
-        From now on this process also makes them later, where the database did not
-        answer now.
+        From now on this process also makes the tables later, where the database did not
+        answer now. Idempotent.
 
         Raises:
             ConfigurationError: with the setting or the SQL that cures it.
             ParticipantUnavailableError: the database does not answer.
         """
+
+        def make(engine: ParticipantEngine) -> None:
+            engine.open()
+            engine.settle()
+
         _makers.add(self.url)
-        self._look(lambda engine: engine.open())
+        self._look(make)
+
+    def start(self) -> None:
+        """Send from this process what waits after commits, until `rest`."""
+        _senders.add(self.url)
+        with contextlib.suppress(ParticipantError, ConfigurationError):
+            self._look(methodcaller("start"))
+
+    def rest(self) -> None:
+        """Send nothing more from this process, after what is under way."""
+        _senders.discard(self.url)
+        if self.url in _resources:
+            _resources[self.url].rest()
+
+    def waiting(self) -> int:
+        """Count records that are committed and not sent yet."""
+        return self._look(lambda engine: engine.waiting())
 
     def prepare(
         self,
@@ -154,6 +193,8 @@ class EmbeddedParticipant:
         refs = [BranchRef(r.branch, r.rows, r.digest) for r in record.chosen(self.name)]
         order = dataclasses.replace(self._order(record), branches=tuple(refs))
         self._ask("commit", record.id, lambda s, step: s.commit(_ANYBODY, step, order))
+        if self.url in _senders:  # it may not have been there when `start` was called
+            self.start()
 
     def abort(self, record: TransactionRecord) -> None:
         order = self._order(record)
@@ -259,6 +300,38 @@ class EmbeddedParticipant:
             return dataclasses.replace(description, unready=why)
         return description
 
+    def quarantined(
+        self,
+        application: str | None = None,
+        state: RequestState = RequestState.QUARANTINED,
+        limit: int = 100,
+        key: RequestKey | None = None,
+    ) -> QuarantineListing:
+        query = RequestQuery(application, key, state, (0.0, ""), limit + 1)
+        page = self._outbox(methodcaller("list_requests", query))
+        more = len(page.requests) > limit
+        return QuarantineListing(tuple(page.requests[:limit]), page.now, more)
+
+    def send_again(self, key: RequestKey, *, who: str, reason: str) -> RequestState:
+        order = RequestOrder(key, self.name, who, reason)
+        return self._outbox(lambda o: o.send_again(order), key.transaction)
+
+    def drop_request(self, key: RequestKey, *, who: str, reason: str) -> RequestState:
+        order = RequestOrder(key, self.name, who, reason)
+        return self._outbox(lambda o: o.drop_request(order), key.transaction)
+
+    def _outbox(
+        self,
+        ask: Callable[[KeepsRequests], T],
+        transaction: TransactionId | None = None,
+    ) -> T:
+        def of(engine: ParticipantEngine) -> T:
+            if isinstance(engine, KeepsRequests):
+                return ask(engine)
+            raise RefusalError(Refusal.UNKNOWN, "it has no outbox", state="unknown")
+
+        return self._look(of, transaction)
+
     def _ask(
         self,
         phase: str,
@@ -354,6 +427,6 @@ class EmbeddedParticipant:
             )
         if self.url not in _resources:
             # No lock: a module that is imported here may make participants, too.
-            resource = open_resource(address or read_address(self.url))
+            resource = (address or read_address(self.url)).open()
             _resources.setdefault(self.url, resource)
         return _resources[self.url]

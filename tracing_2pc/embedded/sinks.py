@@ -37,9 +37,64 @@ class TableSink(ParticipantSink):
         name: str | None = None,
         timeout: float = 5.0,
     ) -> None:
-        keys = (key,) if isinstance(key, str) else key
-        options = {"table": table}
-        if keys:
-            options["key"] = ",".join(keys)
-        address = with_options(url, options)
+        address = with_options(url, {"table": table, **_listed(key=key)})
         super().__init__({name or table: address}, token=None, timeout=timeout)
+
+
+class TopicSink(ParticipantSink):
+    """Publish to a topic of Kafka, or a queue of ActiveMQ, without a service.
+
+    The same as `ParticipantSink({name: "<url>?outbox=<outbox>&key=<key>"})`. What a
+    batch sends is durable and invisible in the outbox, tables of a database, until the
+    commit; then it is published in one transaction of the broker, in order, by the
+    driver of `foreachBatch`, by `tracing-2pc recover`, or by `watch --recover`. After a
+    crash of any of them the next one goes on; readers with
+    `isolation.level=read_committed` see each record once. The driver makes the outbox's
+    tables, and a topic that is not there as long as nothing was published.
+
+    What is no text, as a function for the topic, or Avro, is `Outbox(url,
+    KafkaRelay(...))` in a module, by an address `python:`.
+
+    Args:
+        url: `kafka://host:port/topic`, or `activemq://host:port/queue`; several brokers
+            with commas. Options with a dot are librdkafka's (`sasl.username`), for
+            ActiveMQ there are `user`, `password` and `ca`. A secret is a reference,
+            `env:NAME` or `file:PATH`.
+        outbox: `postgresql://user@host/database`, without a password, or
+            `sqlite:///folder/file.db`, or `file:PATH` of a file that holds it.
+        key: column whose text is the key.
+        headers: columns whose texts are headers.
+        prefix: of the outbox's tables; by default scheme and topic. An outbox belongs
+            to one broker.
+        name: the participant's; by default the topic's.
+        timeout: seconds that a list of branches in doubt may take.
+
+    Raises:
+        ConfigurationError: a wrong URL, option or name, or a package that is not there.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        outbox: str,
+        key: str | None = None,
+        headers: Sequence[str] = (),
+        prefix: str | None = None,
+        name: str | None = None,
+        timeout: float = 5.0,
+    ) -> None:
+        given = {"outbox": outbox, "key": key, "prefix": prefix}
+        options = {name: value for name, value in given.items() if value}
+        address = with_options(url, {**options, **_listed(headers=headers)})
+        topic = url.partition("?")[0].rpartition("/")[2]
+        super().__init__({name or topic: address}, token=None, timeout=timeout)
+
+
+def _listed(**options: str | Sequence[str]) -> dict[str, str]:
+    """Return options that are lists, those that are not empty."""
+    return {
+        name: value if isinstance(value, str) else ",".join(value)
+        for name, value in options.items()
+        if value
+    }

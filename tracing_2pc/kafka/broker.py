@@ -120,6 +120,32 @@ class Broker:
     def connect(self) -> None:
         """Connect anew: after a restart the epochs that a client knows are too old."""
         self._admin = AdminClient(dict(self.settings), logger=logger)
+        self._cluster = ""
+
+    def cluster(self) -> str:
+        """Return the cluster's id, asked for once a connection; empty if it has none.
+
+        Raises:
+            KafkaException: the broker does not answer.
+        """
+        if not self._cluster:
+            seconds = min(self._timeout, _LONGEST_AT_PREPARE)
+            asked = self._admin.describe_cluster(request_timeout=seconds)
+            self._cluster = str(asked.result(seconds + 1).cluster_id or "")
+        return self._cluster
+
+    def make_topic(self, name: str) -> None:
+        """Make a topic as the broker does by default, if it is not there, and we may.
+
+        Raises:
+            KafkaException: the broker does not answer.
+        """
+        try:
+            self._make(NewTopic(name))
+        except KafkaException as error:
+            if error.args[0].code() < 0:  # the client's own, as a time-out
+                raise
+            logger.info("outbox: topic %s: %s", name, error.args[0].str())
 
     def _ask(self, futures: Mapping[Any, Any]) -> Any:
         (future,) = futures.values()
@@ -308,9 +334,12 @@ class Broker:
 
     def make_position_topic(self, name: str) -> None:
         """Make a compacted topic of one partition, if it is not there."""
-        topic = NewTopic(name, 1, config=dict(_POSITION_TOPIC))
+        self._make(NewTopic(name, 1, config=dict(_POSITION_TOPIC)))
+
+    def _make(self, topic: NewTopic) -> None:
+        waits = {"request_timeout": self._timeout, "operation_timeout": self._timeout}
         try:
-            self._ask(self._admin.create_topics([topic], request_timeout=self._timeout))
+            self._ask(self._admin.create_topics([topic], **waits))
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise

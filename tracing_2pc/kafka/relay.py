@@ -175,6 +175,18 @@ class KafkaRelay:
             with self._encoding.open(self._timeout):
                 pass
 
+    def identify(self, *, make: bool = False) -> str:
+        """Return the cluster's own id; with `make` its topic is made, if there is none.
+
+        Raises:
+            KafkaException: the broker does not answer.
+        """
+        broker = self._connected()
+        if make and isinstance(self._topic, str):
+            broker.make_topic(self._topic)
+        cluster = broker.cluster()
+        return cluster and f"kafka:{cluster}"
+
     # --- at prepare ------------------------------------------------------------------
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
+from tracing_2pc.core.addresses import addresses_of
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.operations.wiring import open_recovery, start_telemetry
+from tracing_2pc.operations.wiring import (
+    open_participants,
+    open_recovery,
+    start_telemetry,
+)
 from tracing_2pc.protocol.recovery import RecoveryResult
+from tracing_2pc.sinks.sending import send_waiting
+
+PATIENCE: Final = 60.0
+"""Seconds in which nothing is sent after which `recover` sends no more.
+
+A process that was killed keeps the lease for half of them.
+"""
 
 
 def recover(
@@ -24,6 +37,18 @@ def recover(
         raise_if_unknown(log, application)
     start_telemetry()
     return open_recovery(log, settings).sweep(application)
+
+
+def send_outboxes(settings: Settings, application: str | None) -> dict[str, int | str]:
+    """Send from here what waits in outboxes without a service.
+
+    It ends when nothing waits, or nothing has moved for a minute. Returns by
+    participant how many records are left, or why that is not known.
+    """
+    participants = open_participants(settings)
+    if application is not None:
+        participants = addresses_of(participants, application)
+    return send_waiting(participants, PATIENCE)
 
 
 def deliver(

@@ -23,6 +23,7 @@ from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.participants import LOG
 from tracing_2pc.operations.watcher import Sweep, Watcher
 from tracing_2pc.operations.wiring import open_participants, open_recovery
+from tracing_2pc.sinks.sending import send_waiting, start_sending
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle
 
@@ -76,6 +77,11 @@ def watch(
     lifecycle.start(_SERVICE)
     instruments.start(_SERVICE, scraped=listen is not None)
 
+    def tell(sweep: Sweep) -> None:
+        if recover:  # an outbox that could not be reached before may be there now
+            start_sending(participants)
+        report(sweep)
+
     def ready() -> bool:
         return watcher.blind <= _STALE * settings.sweep + settings.pause
 
@@ -85,10 +91,12 @@ def watch(
             stack.enter_context(_served(listen, settings, ready))
         if once:
             report(watcher.sweep())
+            if recover:
+                send_waiting(participants)
         else:
             if stop is None:
                 stack.enter_context(_signals(ending))
-            watcher.run(ending, report)
+            watcher.run(ending, tell)
     return watcher.last
 
 

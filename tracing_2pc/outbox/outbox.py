@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import RequestKey
-from tracing_2pc.core.states import RequestState
+from tracing_2pc.core.states import Refusal, RequestState
+from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.partner import Partner
 from tracing_2pc.outbox.partner_request import MakeRequest, made_by
-from tracing_2pc.outbox.publications import Publications
+from tracing_2pc.outbox.publications import AnotherBrokerError, Publications
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.quarantine import Quarantine
 from tracing_2pc.outbox.queue import Queue
@@ -46,6 +49,8 @@ _BLOCK: Final = 1_000
 _BLOCK_SIZE: Final = 1 << 18
 """Messages that are stored together, and what their values take, at most."""
 
+
+logger = logging.getLogger(__name__)
 
 _RELAYS: Final = frozenset(name for name in vars(Relay) if not name.startswith("_"))
 
@@ -123,14 +128,16 @@ class Outbox(ParticipantEngine):
         self._name = name
         self._partner = partner
         self._queue: Queue
+        self._publications: Publications | None = None
         self._quarantine: Quarantine
         self._sender: Turns
         table: _RequestTable
         if isinstance(partner, Relay):
-            self._queue = publications = Publications(tables, database, clock)
+            publications = Publications(tables, database, clock)
+            self._queue = self._publications = publications
             self._quarantine = StoppedRelay(publications, clock)
             self._sender = Publisher(publications, partner, lease)
-            table = _MessageTable(publications.request.name, partner)
+            table = _MessageTable(publications, partner)
         else:
             self._queue = Queue(tables, database, clock, partner.bulk)
             self._quarantine = Quarantine(self._queue, clock)
@@ -166,6 +173,32 @@ class Outbox(ParticipantEngine):
         lifecycle.start(self._name)
         instruments.start(self._name)
         self._sender.start()
+
+    def settle(self) -> None:
+        """Compare a relay's broker with the one on record; make its topic, if new.
+
+        Raises:
+            ConfigurationError: it is another broker than this outbox belongs to.
+        """
+        if self._publications is None or not isinstance(self._partner, Relay):
+            return
+        try:
+            is_new = self._publications.is_new()
+            broker = self._partner.identify(make=is_new)
+            self._publications.check_broker(broker)
+        except AnotherBrokerError as error:
+            raise ConfigurationError(str(error)) from None
+        except Exception as error:  # noqa: BLE001 - each prepare asks again
+            logger.info("outbox: not known yet which broker it is: %s", error)
+
+    def waiting(self) -> int:
+        """Count records that are committed, and not sent yet."""
+        with self._reading() as connection:
+            return self._queue.count_waiting(connection)
+
+    def rest(self) -> None:
+        """Stop sending after the request under way, until `start`."""
+        self._sender.rest()
 
     def commit(self, order: Order) -> Answer:
         """Commit, and wake this process's sender."""
@@ -296,11 +329,21 @@ class _PartnerTable(_RequestTable):
 class _MessageTable(_RequestTable):
     """A row holds a block of messages, as they will be sent, by its first record."""
 
-    def __init__(self, name: str, relay: Relay) -> None:
-        super().__init__(name)
+    def __init__(self, publications: Publications, relay: Relay) -> None:
+        super().__init__(publications.request.name)
+        self._publications = publications
         self._relay = relay
 
     def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
+        try:
+            self._publications.check_broker(self._relay.identify())
+        except AnotherBrokerError as error:
+            raise conflict(str(error)) from None
+        except sa.exc.SQLAlchemyError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a broker's own may be any
+            detail = f"the broker does not say which one it is: {error}: ask again"
+            raise RefusalError(Refusal.NOT_NOW, detail) from None
         records = read_records(source, upload.ref.rows)
         return Arriving(None, _in_blocks(self._relay.check(records)))
 

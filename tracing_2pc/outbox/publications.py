@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import (
     BranchId,
     RequestKey,
@@ -48,6 +49,13 @@ HIDDEN: Final = str(RelayTrouble.HIDDEN)
 
 UNFIT: Final = "unfit"
 """The row with what does not fit at the broker, as JSON."""
+
+BROKER: Final = "broker"
+"""The row with the words by which the broker is known that this outbox belongs to."""
+
+
+class AnotherBrokerError(TwoPhaseError):
+    """A relay leads to another broker than the one that the outbox belongs to."""
 
 
 class PositionRow(NamedTuple):
@@ -99,6 +107,7 @@ class Publications(Queue):
             sa.Column("since", sa.Float(53), nullable=False),
             sa.Column("why", sa.Text, nullable=False),
         )
+        self._belongs_to: set[str] = set()
 
     def set_up(self, connection: Connection) -> None:
         """Put the lease and the first position on record."""
@@ -125,6 +134,38 @@ class Publications(Queue):
         with self._database.read() as connection:
             journal = sa.select(self._tables.identity.c.id)
             return connection.execute(journal).scalar_one(), self._positions(connection)
+
+    def check_broker(self, broker: str, *, is_proven: bool = False) -> None:
+        """Compare a broker with the one that messages here are for, as `identify` says.
+
+        The first one is put on record, and so is one that `is_proven`: it has our
+        position.
+
+        Raises:
+            AnotherBrokerError: it is another one.
+        """
+        words = {*broker.split()}
+        if not words or words == self._belongs_to:
+            return
+        with self.deciding() as connection:
+            row = self._positions(connection).get(BROKER)
+            known = {*row.why.split()} if row else set()
+            if words & known or is_proven or not known:
+                if words != known:
+                    self._put(connection, BROKER, Position(), broker)
+                self._belongs_to = words
+                return
+            journal = connection.scalar(sa.select(self._tables.identity.c.id))
+        raise AnotherBrokerError(
+            f"outbox {self.name} belongs to {' '.join(sorted(known))}, and this "
+            f"address leads to {broker}: use an outbox of its own (prefix=); if the "
+            f"broker has moved, with tpc-{journal} in it, run `tracing-2pc recover`"
+        )
+
+    def is_new(self) -> bool:
+        """Whether nothing was ever published, or begun."""
+        _, rows = self.positions()
+        return BEGUN not in rows and not rows[CONFIRMED].position.number
 
     def is_empty(self) -> bool:
         """Whether nothing is left to publish or to delete; waits for no lock."""
@@ -400,6 +441,12 @@ class Publications(Queue):
         """Return what does not fit at the broker, each with its cure."""
         row = self._positions(connection).get(UNFIT)
         return [(what, cure) for what, cure in json.loads(row.why)] if row else ()
+
+    def count_waiting(self, connection: Connection) -> int:
+        """Count messages that are not published yet."""
+        q = self.queue.c
+        waiting = sa.select(sa.func.sum(q.rows)).where(q.published == 0)
+        return int(connection.scalar(waiting) or 0)
 
     def gauges(self, connection: Connection) -> dict[str, float]:
         """Measure what waits, and why."""

@@ -23,10 +23,12 @@ from tracing_2pc.outbox.publications import (
     STOPPED,
     UNFIT,
     UNREADABLE,
+    AnotherBrokerError,
     Publications,
 )
 from tracing_2pc.outbox.relay import OutlastedError, Position, Publication, Relay
 from tracing_2pc.outbox.turns import (
+    ALONE,
     LONGEST_PAUSE,
     LeaseLostError,
     Turns,
@@ -72,6 +74,9 @@ class Publisher(Turns):
     def __init__(self, queue: Publications, relay: Relay, lease: float) -> None:
         self._relay = relay
         self._said = ""
+        # By application, after publications that failed: how many, and until when.
+        self._failed: dict[str, tuple[int, float]] = {}
+        self._in_vain = 0  # tries in a row after which nothing was published
         super().__init__(queue, lease)
 
     def _forget(self) -> None:
@@ -80,8 +85,6 @@ class Publisher(Turns):
         self._confirmed = Position()  # by this process, or found when it took over
         self._is_reported = False  # that turns fail is on record still
         self._is_expecting = False  # what an earlier process has published
-        # By application, after publications that failed: how many, and until when.
-        self._failed: dict[str, tuple[int, float]] = {}
         self._unreadable = 0
         self._looked, self._asked = 0.0, -float("inf")
         self._seen = 0
@@ -118,7 +121,7 @@ class Publisher(Turns):
             self._keep_lease()
             publication = self._queue.begin(self._holder, passed, self._confirmed)
             if publication is not None and not self._publish(publication):
-                return 0.0
+                return self._step_back(0.0)
         pause = LOOK if is_waiting else LONGEST_PAUSE
         if (is_waiting and publication is None) or now - self._looked > pause:
             self._looked = now
@@ -161,12 +164,18 @@ class Publisher(Turns):
         try:
             is_known = BEGUN in rows or rows[CONFIRMED].position.number > 0
             must_exist = is_known and SIGNED not in rows
+            broker = self._relay.identify()
+            is_another = self._is_another(broker, is_known=is_known)
             position = self._relay.take_over(journal, must_exist=must_exist)
             # Read after it: while the lease is held nobody else changes them now.
             _, rows = self._queue.positions()
             confirmed = rows[CONFIRMED].position
             begun = rows[BEGUN].position if BEGUN in rows else None
             is_new = begun is None and not confirmed.number
+            if is_another:
+                is_there = position is not None and position in (begun, confirmed)
+                is_proven = SIGNED in rows or is_there
+                self._queue.check_broker(broker, is_proven=is_proven)
             if SIGNED in rows or (position is None and is_new):
                 only = Publication(confirmed, None, Carrier(), keep=self._keep_on)
                 self._relay.publish(only)
@@ -199,6 +208,20 @@ class Publisher(Turns):
         self._is_taken_over, self._unreadable, self._said = True, 0, ""
         return 0.0
 
+    def _is_another(self, broker: str, *, is_known: bool) -> bool:
+        """Whether it is not the broker on record; one that has moved has our position.
+
+        Raises:
+            AnotherBrokerError: there is no position yet by which it could be known.
+        """
+        try:
+            self._queue.check_broker(broker)
+        except AnotherBrokerError:
+            if not is_known:
+                raise
+            return True
+        return False
+
     def _wait_for_position(self, error: Exception) -> float:
         self._unreadable += 1
         why = f"the position cannot be read yet: {type(error).__name__}: {error}"
@@ -206,7 +229,18 @@ class Publisher(Turns):
         if why != self._said:
             logger.warning("outbox: nothing is published: %s", why)
         self._said = why
-        return pause_after(self._unreadable)
+        return self._step_back(pause_after(self._unreadable))
+
+    def _step_back(self, pause: float) -> float:
+        """Leave the lease to another process, after two tries in vain; return a pause.
+
+        It may be one that may read the position, and may not write to the topic.
+        """
+        self._in_vain += 1
+        if self._in_vain < ALONE:
+            return pause
+        self._in_vain = 0
+        return max(pause, self._leave())
 
     def _halt(
         self, confirmed: Position, begun: Position | None, position: Position | None
@@ -256,6 +290,7 @@ class Publisher(Turns):
             self._back_off(publication, error)
             return False
         failpoint("relay.before_confirm")
+        self._in_vain = 0
         self._failed.pop(transaction.application, None)
         self._queue.confirm(self._holder, publication.position)
         self._confirmed = publication.position

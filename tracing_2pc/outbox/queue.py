@@ -383,6 +383,12 @@ class Queue:
         """Return what does not fit where it sends to, each with its cure."""
         return ()
 
+    def count_waiting(self, connection: Connection) -> int:
+        """Count requests that are not sent yet."""
+        queue, request = self.queue, self.request
+        both = sa.join(queue, request, queue.c.tag == request.c.tpc_tag)
+        return int(connection.scalar(sa.select(sa.func.count()).select_from(both)) or 0)
+
     def gauges(self, connection: Connection) -> dict[str, float]:
         """Measure what waits, what is quarantined, and where sending has stopped."""
         q, r = self.queue.c, self.request.c

@@ -102,6 +102,13 @@ class Relay(Protocol):
             ConfigurationError: one cannot be used.
         """
 
+    def identify(self, *, make: bool = False) -> str:
+        """Return words by which a broker is known; the same one keeps one of them.
+
+        Empty if it has none. With `make`, for nothing was published yet, its topic is
+        made if it is not there. Called from many threads; cheap when it is repeated.
+        """
+
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
         """Encode records, at prepare: what this yields is stored and sent as it is.
 

@@ -25,7 +25,7 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 """Seconds after a failure, at most; the pauses double with each further one."""
 
-_ALONE: Final = 2
+ALONE: Final = 2
 """Failures of turns in a row after which another process may try."""
 
 logger = logging.getLogger(__name__)
@@ -89,6 +89,12 @@ class Turns(abc.ABC):
         """Look for something to send now."""
         self._wake.set()
 
+    def rest(self) -> None:
+        """End the request under way, give the lease back; `start` starts it again."""
+        self.stop()
+        if self._thread is not None and not self._thread.is_alive():
+            self._reset()
+
     def stop(self) -> None:
         """End the request under way, give the lease back, and stay stopped."""
         if self._thread is not None:
@@ -149,10 +155,19 @@ class Turns(abc.ABC):
         if self._failures > 1:
             with contextlib.suppress(Exception):
                 self._report(why)
-        if self._failures > _ALONE:
+        if self._failures > ALONE:
             with contextlib.suppress(Exception):
-                self._queue.let_go(self._holder)
+                self._leave()
         return pause
+
+    def _leave(self) -> float:
+        """Give the lease back; return for how long to leave it to others, in seconds.
+
+        Others look at it each third of its time.
+        """
+        self._held = -float("inf")
+        self._queue.let_go(self._holder)
+        return self._lease / 2
 
     def _hold(self) -> LeaseState:
         """Hold the lease for at least two thirds of its time from now.

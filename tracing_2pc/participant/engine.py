@@ -166,8 +166,22 @@ class ParticipantEngine:
         if not self._found:
             self.open()
 
+    def settle(self) -> None:
+        """Check what lies behind the tables, once they are made: for a job's start.
+
+        Raises:
+            ConfigurationError: says what to change.
+        """
+
     def start(self) -> None:
         """Start what runs in the background. Called with every request, after forks."""
+
+    def rest(self) -> None:
+        """Stop what runs in the background, until `start`."""
+
+    def waiting(self) -> int:
+        """Count records that are committed, and are to be sent from here."""
+        return 0
 
     def prepare(
         self,

@@ -28,7 +28,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.ports import Step, SystemClock
 from tracing_2pc.core.remote_participant import (
-    EmbeddedTables,
+    Embedded,
     RemoteParticipant,
     open_participant,
 )
@@ -263,7 +263,7 @@ def _identify(participants: Mapping[str, RemoteParticipant]) -> dict[str, Identi
 
     def ask(participant: RemoteParticipant) -> Identity | None:
         with contextlib.suppress(ParticipantError):
-            if isinstance(participant, EmbeddedTables):
+            if isinstance(participant, Embedded):
                 participant.set_up()
             return participant.identity()
         return None

@@ -30,8 +30,14 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision
 from tracing_2pc.protocol.decisions import describe_cause, in_a_line
-from tracing_2pc.sinks.base import Sink, until_stopped, write_traced_branch
+from tracing_2pc.sinks.base import (
+    Sink,
+    participants_of,
+    until_stopped,
+    write_traced_branch,
+)
 from tracing_2pc.sinks.job import Job
+from tracing_2pc.sinks.sending import send_waiting
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle
@@ -125,6 +131,7 @@ def write(
         with contextlib.closing(open_log(chosen.log or "")) as opened:
             return _Script(job, opened, batches).apply(batch)
     finally:
+        send_waiting(participants_of(job.sink))
         lifecycle.flush(_FLUSH_SECONDS)
 
 

@@ -30,9 +30,10 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, Decision
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.decisions import ask_until_answered
-from tracing_2pc.sinks.base import Sink, check_job
+from tracing_2pc.sinks.base import Sink, check_job, participants_of
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.sinks.sending import send_waiting
 from tracing_2pc.spark.links import check_links
 from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.spark.tasks import (
@@ -237,7 +238,16 @@ class _Writer:
     def _commit(
         self, messages: Sequence[TaskMessage | None], *, is_limited: bool
     ) -> None:
-        """Decide and deliver; if `is_limited`, what is not acknowledged waits."""
+        """Decide, deliver, and send; if `is_limited`, what is not acknowledged waits.
+
+        No process of ours lasts: what is not sent soon waits for the next batch.
+        """
+        self._close(messages, is_limited=is_limited)
+        send_waiting(participants_of(self._job.sink))
+
+    def _close(
+        self, messages: Sequence[TaskMessage | None], *, is_limited: bool
+    ) -> None:
         if not messages:
             return  # no partition: no task has opened a transaction
         told = [message for message in messages if message is not None]

@@ -25,6 +25,7 @@ from tracing_2pc.sinks.base import Sink, participants_of
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.sinks.sending import start_sending
 from tracing_2pc.spark.calls import called_once
 from tracing_2pc.spark.context import (
     ConnectContext,
@@ -133,6 +134,7 @@ def two_phase_commit(
     if not remote:
         refuse_local_files(job.sink)
         job.check()
+        start_sending(participants_of(job.sink))
     log_here = None if remote else open_log(chosen.log or "")
     callback = ForeachBatch(job, dict(routes or {}), log_here)
     logger.info(
@@ -265,6 +267,7 @@ class ForeachBatch:
     def _coordinator(self, stream: StreamContext) -> Coordinator:
         if self.log is None:
             self.job.check()
+            start_sending(participants_of(self.job.sink))
             self.log = open_log(self.job.settings.log or "")
         coordinator = self.job.coordinator(
             self.log,

@@ -1,0 +1,193 @@
+"""Topics and queues without a service: who makes them, who sends, and when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from spark.conftest import spark
+from support.brokers import NEEDS_KAFKA
+from support.spark import read_numbers, write_numbers
+from support.waiting import AT_LAST, until
+
+from bench.kafka_broker import Broker, running
+from brokers.publishing import Broker as AnyBroker
+from tracing_2pc import FileSink, TableSink, TopicSink, write
+from tracing_2pc.cli import main
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.operations.watch import watch
+from tracing_2pc.spark import two_phase_commit
+from tracing_2pc.store import open_log
+
+__all__ = ["spark"]
+
+pytestmark = [pytest.mark.broker, NEEDS_KAFKA]
+
+ROWS = [{"id": 1, "city": "Bern"}, {"id": 2, "city": "Zürich"}]
+
+
+def database(folder: Path) -> str:
+    return f"sqlite:///{folder}/shop.db"
+
+
+def log(folder: Path) -> str:
+    return f"sqlite:///{folder}/log.db"
+
+
+def kafka_sink(broker: AnyBroker, topic: str, folder: Path) -> TopicSink:
+    url = f"kafka://{broker.address}/{topic}"
+    return TopicSink(url, outbox=database(folder), key="id")
+
+
+def write_here(sinks: Sequence[Any], folder: Path, batch: int) -> bool:
+    return write(sinks, ROWS, application="orders", batch=batch, log=log(folder))
+
+
+def settings_file(sink: TopicSink, folder: Path) -> list[str]:
+    """Return the options by which a command finds it."""
+    ((name, participant),) = sink.participants.items()
+    file = folder / "tpc.toml"
+    url = participant.inner.url
+    file.write_text(f'log = "{log(folder)}"\nparticipants = {{ {name} = "{url}" }}\n')
+    return ["--config", str(file)]
+
+
+def free_the_lease(folder: Path) -> None:
+    """As time does, after a kill."""
+    engine = sa.create_engine(database(folder))
+    tables = [n for n in sa.inspect(engine).get_table_names() if "_tpc_sender" in n]
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {tables[0]} SET until = 0")
+    engine.dispose()
+
+
+def killed_before_it_sends(broker: AnyBroker, topic: str, folder: Path) -> None:
+    """Run a script that ends after its commit, and before the broker has anything."""
+    script = f"""
+        from tracing_2pc import TopicSink, write
+        sink = TopicSink("kafka://{broker.address}/{topic}",
+                         outbox="{database(folder)}", key="id")
+        write(sink, {ROWS!r}, application="orders", batch=0, log="{log(folder)}")
+    """
+    armed = {
+        "TPC_FAILPOINT": "relay.before_publish",
+        "TPC_FAILPOINT_FILE": str(folder / "fired"),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | armed,
+        start_new_session=True,
+        timeout=AT_LAST,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_a_script_writes_a_table_and_a_topic(broker: Broker, tmp_path: Path) -> None:
+    """The topic is made; all is sent when it returns; a replay sends nothing."""
+    sinks = [
+        TableSink(database(tmp_path), "orders", key="id"),
+        kafka_sink(broker, "made-by-the-job", tmp_path),
+    ]
+    for batch in (0, 1):
+        assert write_here(sinks, tmp_path, batch)
+    assert not write_here(sinks, tmp_path, 1)
+    seen = broker.read("made-by-the-job")
+    assert sorted(record.key for record in seen) == [b"1", b"1", b"2", b"2"]
+    assert {record.headers["tpc-transaction"] for record in seen} == {
+        "orders.0.1",
+        "orders.1.1",
+    }
+
+
+@pytest.mark.ci
+def test_what_a_killed_job_has_committed_is_sent_by_recover(
+    broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is unfinished, and the job never starts again."""
+    topic = broker.topic()
+    killed_before_it_sends(broker, topic, tmp_path)
+    sink = kafka_sink(broker, topic, tmp_path)
+    options = settings_file(sink, tmp_path)
+    assert main(["ls", *options]) == 0
+    assert "0 unfinished" in capsys.readouterr().out
+    assert broker.read(topic) == []
+    free_the_lease(tmp_path)
+    assert main(["recover", *options]) == 0
+    assert len(broker.read(topic)) == len(ROWS)
+
+
+@pytest.mark.ci
+def test_a_watcher_that_recovers_sends_too(broker: Broker, tmp_path: Path) -> None:
+    """One that only watches does not."""
+    topic = broker.topic()
+    killed_before_it_sends(broker, topic, tmp_path)
+    sink = kafka_sink(broker, topic, tmp_path)
+    settings_file(sink, tmp_path)
+    settings = Settings.load(tmp_path / "tpc.toml")
+    free_the_lease(tmp_path)
+    opened = open_log(log(tmp_path))
+    for recovers in (False, True):
+        watch(opened, settings, bool, recover=recovers, once=True)
+        assert len(broker.read(topic)) == recovers * len(ROWS)
+    opened.close()
+
+
+@pytest.mark.ci
+def test_an_outbox_belongs_to_one_cluster(broker: Broker, tmp_path: Path) -> None:
+    """Another job by the same address of an outbox is refused before it writes."""
+    topic = broker.topic()
+    assert write_here([kafka_sink(broker, topic, tmp_path)], tmp_path, 0)
+    folder = tmp_path / "kafka"
+    folder.mkdir()
+    with running(folder) as other:
+        other.topic(name=topic)
+        with pytest.raises(ConfigurationError, match="belongs to kafka:"):
+            write_here([kafka_sink(other, topic, tmp_path)], tmp_path, 1)
+        assert other.read(topic) == []
+
+
+@pytest.mark.ci
+def test_a_queue_of_activemq_is_written_too(activemq: Any, tmp_path: Path) -> None:
+    queue = activemq.topic()
+    address = activemq.address.removeprefix("activemq:")
+    sink = TopicSink(
+        f"activemq://{address}/{queue}", outbox=database(tmp_path), key="id"
+    )
+    assert write_here([sink], tmp_path, 0)
+    assert len(activemq.read(queue)) == len(ROWS)
+
+
+@pytest.mark.spark
+def test_a_stream_writes_a_folder_and_a_topic(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    """The driver sends while the query runs, and no task does."""
+    write_numbers(tmp_path, range(3))
+    topic = broker.topic()
+    url = f"kafka://{broker.address}/{topic}"
+    sinks = [
+        FileSink(str(tmp_path / "folder")),
+        TopicSink(url, outbox=database(tmp_path)),
+    ]
+    callback = two_phase_commit(sinks, application="numbers", log=log(tmp_path))
+    query = (
+        read_numbers(spark, tmp_path)
+        .writeStream.foreachBatch(callback)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(AT_LAST)
+    written = spark.read.parquet(str(tmp_path / "folder")).count()
+    until(lambda: len(broker.read(topic)) >= written)
+    assert len(broker.read(topic)) == written > 0
