@@ -51,6 +51,7 @@ _INGEST: Final = {
 }
 _SINKS: Final = {
     "library": "a batch to two PostgreSQL servers, exactly once",
+    "embedded": "a batch to two PostgreSQL servers without services, exactly once",
     "jdbc": "two appends of Spark's JDBC sink, at least once",
     "copy": "`COPY` by hand to both servers, at least once",
     "parquet": "an append to a folder of Parquet files",

@@ -4,6 +4,7 @@ One streaming query; its batches take turns at the arms, and each measures what 
 callback takes. Every arm has the same rows from the same files, on two partitions:
 
     library       two_phase_commit, exactly once, traced, by the path that it chooses
+    embedded      the same without services: driver and tasks open the databases
     executors     the same without the driver path
     jdbc          two appends of Spark's JDBC sink, at least once: of a batch that is
                   persisted, or read twice, whichever is quicker at that size
@@ -62,6 +63,10 @@ LIMITS: Final = {
     ("I8", 2_000): ("library", "jdbc", 0.25),
     ("I8", 100_000): ("library", "jdbc", 0.50),
     ("I8", 1_000_000): ("library", "jdbc", 0.50),
+    ("I13", 10): ("embedded", "library", 1.00),
+    ("I13", 2_000): ("embedded", "library", 1.00),
+    ("I13", 100_000): ("embedded", "library", 1.00),
+    ("I13", 1_000_000): ("embedded", "library", 1.00),
     ("I9", 10): ("library", "copy", 0.60),
     ("I9", 2_000): ("library", "copy", 0.60),
     ("I9", 100_000): ("library", "copy", 1.25),
@@ -173,13 +178,28 @@ def stream(
 
 
 def _library(world: World, **settings: Any) -> Arm:
-    import psycopg
-
-    from tracing_2pc import ParticipantSink, Settings
-    from tracing_2pc.spark import two_phase_commit
+    from tracing_2pc import ParticipantSink
 
     sink = ParticipantSink(world.participants, token=f"file:{world.folder / 'token'}")
-    name = "executors" if settings else "library"
+    return _committed(world, "executors" if settings else "library", sink, **settings)
+
+
+def _embedded(world: World) -> Arm:
+    from tracing_2pc import TableSink
+
+    sinks = [
+        TableSink(url, LEDGER[0], name=f"ledger{number}")
+        for number, url in enumerate(world.databases)
+    ]
+    return _committed(world, "embedded", sinks)
+
+
+def _committed(world: World, name: str, sink: Any, **settings: Any) -> Arm:
+    import psycopg
+
+    from tracing_2pc import Settings
+    from tracing_2pc.spark import two_phase_commit
+
     log = f"{world.databases[0]}_{name}"  # a query is one application of a log
     with psycopg.connect(world.databases[0], autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {log.rpartition('/')[2]}")
@@ -260,6 +280,7 @@ def _noop(_: World) -> Arm:
 
 ARMS: Final[Mapping[str, Callable[[World], Arm]]] = {
     "library": _library,
+    "embedded": _embedded,
     "executors": _executors,
     "jdbc persisted": _jdbc_persisted,
     "jdbc read twice": _jdbc_read_twice,

@@ -38,6 +38,7 @@ from bench.kafka_broker import Broker
 from chaos import readers
 from chaos.world import AHEAD, Place, check_progress, made
 from participants.processes import Process, Service, free_ports
+from tracing_2pc.embedded.addresses import with_options
 from tracing_2pc.testing import Fault, FaultProxy
 
 WAYS: Final = ("foreachBatch", "source", "routes", "scheduler")
@@ -61,8 +62,9 @@ class Plan:
         transport: of service b; a is reached by HTTP, through a network that fails.
         places: some of `PLACES`.
         state: whether the query keeps state, in RocksDB, and drops what comes twice.
-        topic: whether there is a service with a relay to Kafka.
+        topic: whether there is a relay to Kafka.
         clocks: whether clocks of services and of PostgreSQL jump.
+        embedded: whether b and the topic have no service: the job opens them.
     """
 
     way: str
@@ -71,6 +73,7 @@ class Plan:
     state: bool = False
     topic: bool = False
     clocks: bool = False
+    embedded: bool = False
 
     @classmethod
     def drawn(cls, chance: random.Random, number: int) -> Plan:
@@ -84,13 +87,15 @@ class Plan:
             chance.random() < 0.5 and way != "scheduler",
             chance.random() < 0.5 and "TPC_KAFKA" in os.environ,
             chance.random() < 0.5 and shutil.which("gcc") is not None,
+            chance.random() < 0.5,
         )
 
     def members(self) -> list[str]:
         """Say what it has, in words that can be counted."""
         more = {"RocksDB": self.state, "Kafka": self.topic, "clocks": self.clocks}
         drawn = [name for name, has in more.items() if has]
-        return [self.way, f"b by {self.transport}", *self.places, *drawn]
+        b = "embedded" if self.embedded else self.transport
+        return [self.way, f"b by {b}", *self.places, *drawn]
 
 
 class Mixed(Place):
@@ -136,7 +141,10 @@ class Mixed(Place):
         self._add(_Gunicorn("a", ports[0], folder, self._environment("a")))
         self._b = TRANSPORTS[plan.transport].url(ports[1])
         environment = self._environment("b", KEY="slot")
-        if plan.transport == "http":
+        self._embedded: dict[str, str] = {}
+        if plan.embedded:
+            self._embedded = self._addresses()
+        elif plan.transport == "http":
             self._add(_Gunicorn("b", ports[1], folder, environment))
         else:
             command = TRANSPORTS[plan.transport].command(_APPLICATION, ports[1])
@@ -145,7 +153,7 @@ class Mixed(Place):
                 command = [sys.executable, "-m", "tracing_2pc.nats"]
                 command += [_APPLICATION, self._b]
             self.others["b"] = Process("b", command, folder / "b.log", environment)
-        if plan.topic:
+        if plan.topic and not plan.embedded:
             environment = self._environment("topic", **kafka)
             self._add(_Gunicorn("topic", ports[2], folder, environment))
         self._proxy = FaultProxy(self.services["a"].url)
@@ -155,6 +163,18 @@ class Mixed(Place):
             name: Process(name, command, folder / f"{name}.log", own)
             for name in ("job", "rival")
         }
+        recover = [sys.executable, "-m", "tracing_2pc", "recover"]
+        self._recovery = Process("recovery", recover, folder / "recovery.log")
+
+    def _addresses(self) -> dict[str, str]:
+        """Return those of what has no service."""
+        urls = {n: u.replace("+psycopg", "") for n, u in self._databases.items()}
+        addresses = {"b": with_options(urls["b"], {"table": "numbers", "key": "slot"})}
+        if self._broker is not None:
+            topic = f"kafka://{self._broker.address}/topic1"
+            options = {"outbox": urls["topic"], "prefix": "outbox"}
+            addresses["topic"] = with_options(topic, options)
+        return addresses
 
     def _add(self, service: Service) -> None:
         self.services[service.name] = service
@@ -169,7 +189,7 @@ class Mixed(Place):
         """Run the round; its network and its broker, too."""
         with self._proxy, super().running():
             services = {name: s.url for name, s in self.services.items()}
-            services |= {"a": self._proxy.url, "b": self._b}
+            services |= {"a": self._proxy.url, "b": self._b} | self._embedded
             plan = dataclasses.asdict(self._plan)
             about = {**plan, "services": services, "log": self.log}
             (self._folder / "plan.json").write_text(json.dumps(about))
@@ -289,13 +309,27 @@ class Mixed(Place):
             self._feed()
             super().settle()
         if self._broker is not None:
-            until(lambda: not numbers_of(self._fed) - self._records())
+            until(lambda: not numbers_of(self._fed) - self._sent())
 
     def _broker_answers(self) -> bool:
         assert self._broker is not None
         with contextlib.suppress(KafkaException):
             return bool(self._broker.admin.list_topics(timeout=SOON).brokers)
         return False
+
+    def _sent(self) -> Counter[Any]:
+        """Return what a reader of the topic sees; what no job sends, `recover` sends.
+
+        It leaves out the participants that it needs a token for.
+        """
+        if self._embedded and not self._recovery.alive():
+            participants = ",".join(f"{n}={u}" for n, u in self._embedded.items())
+            self._recovery.start(TPC_LOG=self.log, TPC_PARTICIPANTS=participants)
+        return self._records()
+
+    def beside(self) -> tuple[Process, ...]:
+        """Return what runs beside the services."""
+        return (*super().beside(), self._recovery)
 
     def _records(self) -> Counter[Any]:
         """Return what a reader of the topic sees; nothing while nobody says it."""

@@ -16,7 +16,9 @@ from support.waiting import SOON
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.launch import LaunchFile, cluster
+from tracing_2pc.launch import own_cluster as own
 from tracing_2pc.launch.cluster import Cluster, NoClusterError, UnreachableError
+from tracing_2pc.launch.own_cluster import own_cluster
 
 
 def kubeconfig(
@@ -100,7 +102,7 @@ def test_what_is_not_understood_is_refused_by_name(write, reason):
     """It would be another cluster, or other rights, than kubectl has by it."""
     write(REFUSED[reason])
     with pytest.raises(ConfigurationError) as refused:
-        Cluster.load()
+        own_cluster()
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -110,7 +112,7 @@ def test_what_changes_nothing_is_left_alone(write):
     more = {"extensions": [{"name": "x", "extension": {"version": 1}}]}
     off = {"insecure-skip-tls-verify": False, "disable-compression": True}
     write(kubeconfig(context=more, server=more | off, user={"token": "t"} | more))
-    assert Cluster.load() == Cluster("https://api:6443", token="t")
+    assert own_cluster() == Cluster("https://api:6443", token="t")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_a_job_without_a_namespace_goes_where_kubectl_would_put_it(write, told, 
 def test_in_a_pod_it_goes_into_the_pods_namespace(tmp_path, monkeypatch):
     """The service account says it."""
     (tmp_path / "namespace").write_text("streams")
-    monkeypatch.setattr(cluster, "_SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(own, "_SERVICE_ACCOUNT", tmp_path)
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert LaunchFile.of(a_file()).plan.namespace == "streams"
@@ -150,7 +152,7 @@ def test_several_files_are_one(write):
     second = kubeconfig(context={"cluster": "x"}, user=user)
     third = kubeconfig(server={"server": "https://elsewhere"}, user={"token": "other"})
     folders = [p.parent for p in write(first, None, second, third)]
-    assert Cluster.load() == Cluster(
+    assert own_cluster() == Cluster(
         "https://api:6443",
         token_file=str(folders[2] / "token"),
         certificate=(str(folders[2] / "a.crt"), str(folders[2] / "a.key")),
@@ -160,20 +162,20 @@ def test_several_files_are_one(write):
 def test_an_empty_file_among_several_says_nothing(write):
     """As to kubectl, whether it holds a comment or not a byte."""
     write("", "# nothing yet\n", kubeconfig())
-    assert Cluster.load() == Cluster("https://api:6443", token="a-token")
+    assert own_cluster() == Cluster("https://api:6443", token="a-token")
 
 
 def test_every_address_of_this_machine_is_this_machine(write):
     """As k3d writes it; what only begins so is no address."""
     write(kubeconfig(server={"server": "https://0.0.0.0:6443"}))
-    assert Cluster.load().url == "https://127.0.0.1:6443"
+    assert own_cluster().url == "https://127.0.0.1:6443"
 
 
 def test_no_file_is_no_cluster(write):
     """Said by its path."""
     (path,) = write(None)
     with pytest.raises(NoClusterError, match=str(path)):
-        Cluster.load()
+        own_cluster()
 
 
 class Server(ThreadingHTTPServer):
@@ -208,7 +210,7 @@ def test_rights_of_another_are_asked_for(write, server):
     """`as:` is what kubectl would do by this file: never with rights of our own."""
     user = {"token": "mine", "as": "viewer", "as-uid": "7", "as-groups": ["a", "b"]}
     write(kubeconfig(server={"server": server.url}, user=user))
-    assert Cluster.load().list("Job", "default", {}) == [1]
+    assert own_cluster().list("Job", "default", {}) == [1]
     (headers,) = server.asked
     assert [h for h in headers if h[0].startswith("Impersonate")] == [
         ("Impersonate-User", "viewer"),

@@ -23,7 +23,7 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.launch import BuiltImage, LaunchFile, SuspendedJob, launching
-from tracing_2pc.launch.cluster import Cluster
+from tracing_2pc.launch.own_cluster import own_cluster
 from tracing_2pc.launch.registry import Manifest, Repository
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -402,7 +402,7 @@ def test_an_api_server_that_hangs_rolls_back_when_time_is_out(world):
     world.fails(lambda method, path: "hang" if path.endswith("/jobs") else None)
     world.item["timeout"] = f"{SOON:g}s"
     world.limits["request_timeout"] = SOON / 2
-    cluster = dataclasses.replace(Cluster.load(), timeout=AT_ONCE)
+    cluster = dataclasses.replace(own_cluster(), timeout=AT_ONCE)
     with pytest.raises(TwoPhaseError, match="no answer of http"):
         world.launch(cluster=cluster)
     world.server.thawed.set()

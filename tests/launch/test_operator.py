@@ -21,8 +21,8 @@ from support.waiting import PAUSE, until
 
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.operator import _ENDED, KIND, Operator
+from tracing_2pc.launch.own_cluster import own_cluster
 from tracing_2pc.protocol import coordinator
 from tracing_2pc.store import open_log
 
@@ -59,7 +59,7 @@ def resource(world) -> dict[str, Any]:
 def operator(world) -> Iterator[None]:
     """Run one in this process, as `operator run` does."""
     with world.log() as log:
-        looking = Operator(Cluster.load(), "default", log, world.settings)
+        looking = Operator(own_cluster(), "default", log, world.settings)
         stopping = threading.Event()
         thread = threading.Thread(target=looking.run, args=(stopping, PAUSE))
         thread.start()
@@ -75,7 +75,7 @@ def operator(world) -> Iterator[None]:
 def launch_late(world, read: dict[str, Any]) -> Any:
     """Let an operator launch what it has read before; return how that ended."""
     with world.log() as log:
-        late = Operator(Cluster.load(), "default", log, world.settings)
+        late = Operator(own_cluster(), "default", log, world.settings)
         with contextlib.suppress(TwoPhaseError):  # no status of what is gone
             late._look_at(read)
         (begun,) = late._under_way.values()
@@ -336,7 +336,7 @@ def test_a_name_tells_no_phase(world, resource):
     hold(world, "Preparing")
     world.kubelet.cluster.create(resource)
     with world.log() as log:
-        looking = Operator(Cluster.load(), "default", log, world.settings)
+        looking = Operator(own_cluster(), "default", log, world.settings)
         until(lambda: (looking.look(), world.kubelet.named("TaskRun"))[1])
         looking.look()
         assert status(world, "prepared")["phase"] == "Preparing"

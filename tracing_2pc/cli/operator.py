@@ -9,8 +9,8 @@ from importlib import resources
 
 from tracing_2pc.cli.arguments import DONE
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.launch.cluster import Cluster
 from tracing_2pc.launch.operator import Operator
+from tracing_2pc.launch.own_cluster import own_cluster
 from tracing_2pc.operations.wiring import open_configured_log, start_telemetry
 
 
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         signal.signal(number, lambda *_: stopping.set())
     with open_configured_log(settings, may_be_down=True) as log:
         start_telemetry("tpc-operator")
-        cluster = Cluster.load()
+        cluster = own_cluster()
         operator = Operator(cluster, options.namespace, log, settings)
         print(f"ready: looking at {options.namespace} of {cluster.url}", flush=True)
         operator.run(stopping)

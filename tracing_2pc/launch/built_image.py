@@ -24,6 +24,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.launch.cluster import Cluster
+from tracing_2pc.launch.own_cluster import own_cluster
 from tracing_2pc.launch.registry import BlobGoneError, Manifest, Repository
 from tracing_2pc.launch.waiting import (
     TRANSACTION,
@@ -188,7 +189,7 @@ class BuiltImage:
             return
         place = self.place_of(transaction_id)
         if place.by_task:
-            cluster = self.cluster or Cluster.load()
+            cluster = self.cluster or own_cluster()
             where = "TaskRun", place.namespace, task_name(transaction_id)
             labels = (cluster.get(*where) or {}).get("metadata", {}).get("labels") or {}
             if labels.get(TRANSACTION) == transaction_id:

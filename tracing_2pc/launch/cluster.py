@@ -35,7 +35,6 @@ ROUTES: Final = {
 }
 """Kinds of objects that are asked for: where they stand in the API."""
 
-_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PAGE: Final = 250
 _MOST_PAGES: Final = 1_000
 _MOST_READ: Final = 1 << 26
@@ -74,35 +73,6 @@ class Cluster:
     timeout: float = 30.0
     namespace: str = "default"  # of what names none, as kubectl takes it
     acts_as: tuple[tuple[str, str], ...] = ()  # headers: whose rights we want, not ours
-
-    @classmethod
-    def load(cls) -> Cluster:
-        """Return the cluster that this process belongs to, or that kubectl would ask.
-
-        In a pod, that is its service account; else the current context of the files in
-        `KUBECONFIG`, of which the first that says something counts, or of
-        `~/.kube/config`.
-
-        Raises:
-            NoClusterError: neither is there.
-            ConfigurationError: its context says what is not understood here, as a
-                sign-in by a program; or it cannot be read.
-        """
-        host = os.environ.get("KUBERNETES_SERVICE_HOST")
-        if host and "KUBECONFIG" not in os.environ:
-            port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-            place = f"[{host}]" if ":" in host else host
-            ca, token = _SERVICE_ACCOUNT / "ca.crt", _SERVICE_ACCOUNT / "token"
-            here = cls(f"https://{place}:{port}", str(ca), None, str(token))
-            try:
-                mine = (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8")
-            except OSError:
-                return here
-            return dataclasses.replace(here, namespace=mine.strip())
-        # The command line is not for pods, and a pod needs no YAML.
-        from tracing_2pc.launch.kubeconfig import load
-
-        return load()
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """Return an object; None if there is none."""
@@ -202,14 +172,6 @@ class Cluster:
             return Path(self.token_file).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ClusterError(f"{self.token_file}: {error.strerror}") from None
-
-
-def own_namespace() -> str:
-    """Return where what names no namespace goes, as kubectl has it."""
-    try:
-        return Cluster.load().namespace
-    except NoClusterError:
-        return "default"
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:

@@ -16,7 +16,7 @@ from tracing_2pc.core.model import Facts, TransactionRecord
 from tracing_2pc.core.remote_participant import broker_of
 from tracing_2pc.core.settings import check_name, check_url, seconds
 from tracing_2pc.launch.built_image import Build
-from tracing_2pc.launch.cluster import own_namespace
+from tracing_2pc.launch.own_cluster import own_namespace
 from tracing_2pc.launch.plan import BUILT, KINDS, Plan
 from tracing_2pc.launch.registry import check_repository, check_tag
 from tracing_2pc.launch.waiting import QUEUES, WORD

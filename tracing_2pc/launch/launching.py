@@ -24,6 +24,7 @@ from tracing_2pc.launch import built_image, suspended_job
 from tracing_2pc.launch.built_image import BuiltImage, staging_tag, task_name
 from tracing_2pc.launch.cluster import Cluster, ClusterError, NoClusterError
 from tracing_2pc.launch.launch_file import LaunchFile
+from tracing_2pc.launch.own_cluster import own_cluster
 from tracing_2pc.launch.suspended_job import SuspendedJob
 from tracing_2pc.launch.waiting import Place, PlaceOf, wait_for
 from tracing_2pc.sinks.base import Sink, SinkParticipant, write_traced_branch
@@ -77,7 +78,7 @@ def launch(
         settings: token and time-outs of the participants.
         again: try once more what was rolled back.
         stopping: set it to have an undecided launch rolled back.
-        cluster: the API server; by default as `Cluster.load` finds it.
+        cluster: the API server; by default as `own_cluster` finds it.
         say: told each phase that it comes to, and of it a line.
         is_current: asked after the log is read: whether the file is not out of date.
         is_withdrawn: asked when the launch is on record, so that who withdraws it
@@ -99,7 +100,7 @@ def launch(
         if newest.state is TransactionState.COMMITTED:
             # Who cannot be asked says nothing against what is on record.
             with contextlib.suppress(ClusterError, NoClusterError):
-                _check_known(file, cluster or Cluster.load(), newest)
+                _check_known(file, cluster or own_cluster(), newest)
             return Launched(newest.id, replay=True)
         is_back = newest.state in {TransactionState.ABORTED, TransactionState.ABORTING}
         if is_back and not again:
@@ -109,7 +110,7 @@ def launch(
                 transaction_id=str(newest.id),
             )
     stopping = stopping or threading.Event()
-    cluster = cluster or Cluster.load()
+    cluster = cluster or own_cluster()
     _check_known(file, cluster, newest)
     job = _job(file, log, settings, stopping, cluster, newest)
     job.check()
@@ -277,7 +278,7 @@ def _job(
     newest: TransactionRecord | None,
 ) -> Job:
     place_of = _place_of(log)
-    sinks = _sinks(file, settings, stopping, cluster or Cluster.load(), place_of)
+    sinks = _sinks(file, settings, stopping, cluster or own_cluster(), place_of)
     timed = dataclasses.replace(settings, transaction_timeout=file.timeout)
     replaces = () if newest is None else newest.participants
     return Job.of(sinks, file.application, timed, replaces)

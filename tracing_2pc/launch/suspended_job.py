@@ -18,6 +18,7 @@ from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.launch.built_image import BuiltImage
 from tracing_2pc.launch.cluster import ChangedError, Cluster, ClusterError, Object
+from tracing_2pc.launch.own_cluster import own_cluster
 from tracing_2pc.launch.plan import (
     APPLICATION,
     FINALIZER,
@@ -54,7 +55,7 @@ class SuspendedJob:
     again from the handle.
 
     Args:
-        cluster: the API server; by default as `Cluster.load` finds it, when needed.
+        cluster: the API server; by default as `own_cluster` finds it, when needed.
         plan: what is created. None in a recovery, which has the handle.
         image: whose digest the job is pinned to.
         stopping: set when nobody waits for a vote any more.
@@ -81,7 +82,7 @@ class SuspendedJob:
     def cluster(self) -> Cluster:
         """The API server that is asked."""
         if self._given is None:
-            self._given = Cluster.load()
+            self._given = own_cluster()
         return self._given
 
     def begin(self, context: BranchContext) -> dict[str, Any]:
