@@ -15,12 +15,11 @@ class Cable:
     """Passes on bytes, until something fails; the connection after that is a good one.
 
     Args:
-        place: of the server, `host:port`.
+        place: of the server, `host:port`, or the path of its socket.
     """
 
     def __init__(self, place: str) -> None:
-        host, port = place.split(":")
-        self._server = host, int(port)
+        self._server = place
         self._listener = socket.create_server(("127.0.0.1", 0))
         # Of who is not read, little is taken.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LENGTH)
@@ -74,14 +73,14 @@ class Link:
         self._client = client
         self._ends = threading.Event()
         self._lost_answer = b""
-        self._is_silent = False
+        self._is_silent = self._loses_answers = False
 
     @contextlib.contextmanager
-    def passing(self, place: tuple[str, int]) -> Iterator[None]:
+    def passing(self, place: str) -> Iterator[None]:
         """Pass on in both directions; at the end both are closed."""
         with contextlib.ExitStack() as stack:
             try:
-                server = socket.create_connection(place)
+                server = _connected(place)
             except OSError:  # as a server that is down
                 self._client.close()
                 yield
@@ -116,6 +115,10 @@ class Link:
         """Pass on nothing any more, and take all."""
         self._is_silent = True
 
+    def lose_answers(self) -> None:
+        """Pass on what the client says, and no answer any more."""
+        self._loses_answers = True
+
     def read_no_further(self) -> None:
         """Take nothing more of the client; what the server says, it hears."""
         self._ends.wait()
@@ -138,10 +141,19 @@ class Link:
         while data := _received(self._server):
             if self._lost_answer and self._lost_answer in data:
                 break
-            if not self._is_silent:
+            if not (self._is_silent or self._loses_answers):
                 with contextlib.suppress(OSError):
                     self._client.sendall(data)
         self.cut()
+
+
+def _connected(place: str) -> socket.socket:
+    if place.startswith("/"):
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(place)
+        return server
+    host, port = place.split(":")
+    return socket.create_connection((host, int(port)))
 
 
 def _received(from_: socket.socket) -> bytes:

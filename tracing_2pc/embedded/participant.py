@@ -61,6 +61,7 @@ from tracing_2pc.participant.requests import (
 )
 from tracing_2pc.participant.service import ParticipantService
 from tracing_2pc.store.engines.database import describe_error
+from tracing_2pc.store.engines.silence import answering_within
 from tracing_2pc.tracing.propagation import storable_context
 from tracing_2pc.tracing.spans import client_span
 
@@ -376,9 +377,10 @@ class EmbeddedParticipant:
         """Ask the resource, and turn what it raises into what a participant answers."""
         try:
             engine = self._resource()
-            if self.url not in _makers:
-                engine.find()
-            return ask(engine)
+            with answering_within(self.timeout):
+                if self.url not in _makers:
+                    engine.find()
+                return ask(engine)
         except RefusalError as error:
             about = error.refusal, str(error), error.state, transaction
             raise self._error(*about, is_vote=is_vote) from error

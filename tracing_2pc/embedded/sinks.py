@@ -22,7 +22,8 @@ class TableSink(ParticipantSink):
         table: what readers SELECT from.
         key: column or columns that identify a row, as for `TaggedRows`.
         name: the participant's; by default the table's.
-        timeout: seconds that a list of branches in doubt may take.
+        timeout: seconds without a sign of life after which a database does not answer,
+            and that a list of branches in doubt may take.
 
     Raises:
         ConfigurationError: a wrong URL, option or name, or a package that is not there.

@@ -105,6 +105,12 @@ class PostgreSQL(Database):
                 "pip install 'tracing-2pc[postgres]'"
             ) from None
 
+        @sa.event.listens_for(engine, "do_connect")
+        def connect(_: object, __: object, args: Any, options: Any) -> Any:
+            from tracing_2pc.store.engines.sessions import Session  # its driver
+
+            return Session.connect(*args, **options)
+
         @sa.event.listens_for(engine, "checkout")
         def notice_end(connection: Any, *_: object) -> None:
             try:
@@ -216,10 +222,10 @@ def _is_pooled(connection: Any) -> bool:
     """
     (process,) = connection.execute("SELECT pg_backend_pid()").fetchone()
     connection.commit()
-    if process == connection.info.backend_pid:
-        return False
-    connection.prepare_threshold = None
-    return True
+    connection.is_pooled = process != connection.info.backend_pid
+    if connection.is_pooled:
+        connection.prepare_threshold = None
+    return bool(connection.is_pooled)
 
 
 def _notice_peers(connection: Any, lock_wait: float) -> None:
