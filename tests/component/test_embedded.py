@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from support.branches import commit_of, prepare_at
 from support.served import unserved
-from support.waiting import PATIENT
+from support.waiting import PATIENT, UNDELAYED
 
 from tracing_2pc import ParticipantSink, TableSink
 from tracing_2pc.core.errors import (
@@ -112,6 +113,30 @@ def test_a_batch_that_is_not_decided_is_hidden(url):
     with pytest.raises(ParticipantRefusedError) as refused:
         participant.commit(commit_of(ID, "orders"))
     assert refused.value.state == "aborted"
+
+
+@pytest.mark.parametrize("wrong", [-7200, 7200], ids=["behind", "ahead"])
+def test_times_are_by_the_clock_of_the_database(url, wrong, monkeypatch):
+    """Tasks on several machines write them: one whose clock is wrong misleads none."""
+    ParticipantSink({"orders": url}).check("test")
+    participant, right = opened(url), time.time
+    with monkeypatch.context() as machine:
+        machine.setattr("time.time", lambda: right() + wrong)
+        prepare_at(participant, transaction=ID)
+        listing = participant.prepared()
+        assert abs(listing.branches[0].age) < UNDELAYED
+        assert participant.prepared("another").now == pytest.approx(
+            right(), abs=UNDELAYED
+        )
+    assert abs(participant.prepared().branches[0].age) < UNDELAYED
+    with monkeypatch.context() as machine:
+        machine.setattr("time.time", lambda: right() + wrong)
+        participant.commit(commit_of(ID, "orders"))
+    shown = participant.show(ID)
+    (branch,) = shown.branches
+    times = [branch.prepared_at, branch.sealed_at, shown.now]
+    assert times == pytest.approx([right()] * 3, abs=UNDELAYED)
+    assert times == sorted(times)
 
 
 def made_in(url: str) -> set[str]:

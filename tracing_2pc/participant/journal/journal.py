@@ -58,16 +58,18 @@ class Journal:
         self,
         tables: Tables,
         database: Database,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         *,
         evidence: Evidence | None = None,
     ) -> None:
         self.tables = tables
         self.database = database
-        self.clock = clock
+        self.clock = clock or self._database_clock
+        self._offset: float | None = None
         self._evidence = evidence
         self.on_end: OnEnd = lambda *_: None
-        self.statements = Statements(tables, database.engine.dialect.name)
+        dialect = database.engine.dialect.name
+        self.statements = Statements(tables, dialect, database.clock)
 
     @property
     def name(self) -> str:
@@ -84,6 +86,7 @@ class Journal:
         of = self.statements
         statement = of.read_all if branch is None else of.read_one
         rows = connection.execute(statement, _keys(transaction, branch)).all()
+        self._set_clock(rows[0].now)
         of_attempt = [r for r in rows if r.attempt == transaction.attempt]
         own = of_attempt[0] if of_attempt else None
         stored = next((r.carrier for r in of_attempt if r.carrier), None)
@@ -111,6 +114,20 @@ class Journal:
             committed=next(committed, None),
             leftovers=branch is not None and bool(rows[0].leftovers),
         )
+
+    def _database_clock(self) -> float:
+        """Return the database's time, as of what was read last: no machine's own."""
+        if self._offset is None:
+            with self.database.look() as connection:
+                self.read_clock(connection)
+        return time.time() + (self._offset or 0.0)
+
+    def read_clock(self, connection: Connection) -> None:
+        """Read the database's clock, which `read` reads, too."""
+        self._set_clock(connection.scalar(self.statements.clock))
+
+    def _set_clock(self, now: Any) -> None:
+        self._offset = float(now) - time.time()
 
     def _raise_if_damaged(self, transaction: TransactionId, r: Any) -> None:
         """Refuse a branch's row that nobody has written so: SQLite has no checksums.
@@ -342,6 +359,7 @@ class Journal:
         self, connection: Connection, *, application: str | None, after: int, limit: int
     ) -> tuple[list[tuple[TransactionId, BranchRow, Carrier]], int | None]:
         """List a page of unsealed branches, oldest first, and the next page's start."""
+        self.read_clock(connection)
         b, t = self.tables.branch, self.tables.transaction
         statement = (
             sa.select(*settled(b), b.c.rows.label("row_count"), t.c.carrier)
@@ -374,6 +392,7 @@ class Journal:
 
     def count_in_doubt(self, connection: Connection) -> tuple[int, float | None]:
         """Count the prepared branches, and return since when the oldest waits."""
+        self.read_clock(connection)
         b = self.tables.branch.c
         statement = sa.select(sa.func.count(), sa.func.min(b.since))
         in_doubt = statement.where(b.sealed.is_(None), b.state == "prepared")

@@ -26,14 +26,16 @@ _NEXT_TAG: Final = {
 class Statements:
     """Parameters name a row's key `of_<column>`, and are else called as the columns."""
 
-    def __init__(self, tables: Tables, dialect: str) -> None:
+    def __init__(self, tables: Tables, dialect: str, clock: str) -> None:
         self._tables = tables
         self._dialect = dialect
+        self._now = sa.literal_column(clock, sa.Double).label("now")
         b = tables.branch
         self.read_all = self._select()
         self.read_one = self._select(sa.false(), of_branch=True)
         self._is_unsealed = (*_bound(b, _TRANSACTION), b.c.sealed.is_(None))
         self.unsealed = sa.select(b.c.tag).where(*self._is_unsealed)
+        self.clock = sa.select(self._now)
         self.next_tag = _NEXT_TAG[dialect].format(b.name)
         self._make_writes(None)
 
@@ -104,7 +106,7 @@ class Statements:
             sa.case((is_first, t.c.carrier)).label("carrier"),
             *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
             *(b.c.rows.label("row_count"), b.c.digest, b.c.checksum),
-            *(b.c.since, b.c.sealed),
+            *(b.c.since, b.c.sealed, self._now),
             *(some.label("leftovers") for some in leftovers),
         ).select_from(
             joined.outerjoin(t, batch).outerjoin(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
@@ -95,7 +94,7 @@ class PreparedTransactions(ParticipantEngine):
         url: `postgresql://host/name`, or `env:NAME` to read it from there. No password
             in it.
         table: where the records go, and what readers SELECT from.
-        clock: Unix seconds.
+        clock: Unix seconds; by default the database's clock.
 
     Raises:
         ConfigurationError: not PostgreSQL, a password in the URL, or a name that cannot
@@ -103,7 +102,7 @@ class PreparedTransactions(ParticipantEngine):
     """
 
     def __init__(
-        self, url: str, table: str, *, clock: Callable[[], float] = time.time
+        self, url: str, table: str, *, clock: Callable[[], float] | None = None
     ) -> None:
         database = open_database(url)
         if not isinstance(database, PostgreSQL):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -76,7 +75,7 @@ class TaggedRows(ParticipantEngine):
             `tpc_application`: what the SQL of the error says is the only one known,
             or nobody.
         triggers: let triggers of the table fire when a branch is prepared.
-        clock: Unix seconds.
+        clock: Unix seconds; by default the database's clock.
 
     Raises:
         ConfigurationError: a password in the URL, or a name that cannot be a table.
@@ -89,7 +88,7 @@ class TaggedRows(ParticipantEngine):
         key: str | Sequence[str] | None = None,
         *,
         triggers: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         tables = Tables("tagged_rows", check_prefix(table))
         journal = Journal(tables, open_database(url), clock)
