@@ -41,10 +41,10 @@ def test_a_password_from_the_environment_is_taken_and_never_shown(monkeypatch, u
     assert "s3cret" in base.url.render_as_string(hide_password=False)
     assert "s3cret" not in repr(base) + repr(SqlDecisionLog(base))
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise psycopg.OperationalError("no way in for tpc with s3cret\nHINT: s3cret")
 
-    sa.event.listen(base.engine, "do_connect", fail)
+    monkeypatch.setattr("tracing_2pc.store.engines.sessions.Session.connect", fail)
     with pytest.raises(DecisionLogError, match=r"for tpc with \*\*\*$") as failed:
         SqlDecisionLog(base).unfinished()
     assert "s3cret" not in str(failed.value)
