@@ -351,9 +351,23 @@ def test_init_writes_no_tokens_without_a_service(tmp_path):
     assert [line.split()[0] for line in lines] == ["wrote", "schema"]
 
 
-def test_a_file_is_refused_on_a_cluster(tmp_path, monkeypatch):
+@pytest.mark.parametrize("way", ["sqlite", "url_file", "python"])
+def test_a_file_is_refused_on_a_cluster(tmp_path, monkeypatch, way):
     """By the session's master where it is known; else by the task's machine."""
-    sink = TableSink(f"sqlite:///{tmp_path}/shop.db", "orders")
+    database = f"sqlite:///{tmp_path}/shop.db"
+    (tmp_path / "url").write_text(database)
+    module_with(
+        tmp_path,
+        monkeypatch,
+        "from tracing_2pc.participant import TaggedRows\n"
+        f"of_a_cluster = TaggedRows({database!r}, 'orders')\n",
+    )
+    urls = {
+        "sqlite": f"{database}?table=orders",
+        "url_file": f"sqlite:///?url_file={tmp_path}/url&table=orders",
+        "python": "python:shop_resources:of_a_cluster",
+    }
+    sink = ParticipantSink({"orders": urls[way]})
     session = types.SimpleNamespace(master="local[2]")
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", session)
     context.refuse_local_files(sink)

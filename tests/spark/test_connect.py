@@ -82,6 +82,8 @@ class Client(Kept):
         self.folder, self.way = folder, way
         self.log_url = f"sqlite:///{folder}/log.db"
         a, self.b = serve_numbers(stack, folder)
+        if "EMBEDDED" in way:
+            a = f"sqlite:///{folder}/a.db?table=numbers"
         self.to_b = stack.enter_context(FaultProxy(self.b))
         command = [sys.executable, str(HERE / "connect_job.py"), server, str(folder)]
         command += [a, self.to_b.url]
@@ -103,10 +105,29 @@ WAYS = [
 ]
 
 
+EMBEDDED = [
+    pytest.param({"EMBEDDED": "1", **way.values[0]}, id=way.id, marks=way.marks)
+    for way in WAYS
+]
+"""With a table instead of the service a."""
+
+
 @pytest.fixture(params=WAYS)
 def client(server, tmp_path, request) -> Iterator[Client]:
     with contextlib.ExitStack() as stack:
         yield Client(server, tmp_path, request.param, stack)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("client", EMBEDDED, indirect=True)
+def test_a_table_that_has_no_service_takes_part(client):
+    """The server's processes open it; the service's commit is cut, and sent again."""
+    write_numbers(client.folder, range(2))
+    client.to_b.plan("commit", Fault.LOSE_ANSWER)
+    assert client.run() == 0, client.process.tail()
+    assert client.held() == (numbers_of(2), numbers_of(2))
+    with client.log() as log:
+        assert log.unfinished() == []
 
 
 def test_each_batch_lands_in_both_and_stop_loses_nothing(client):

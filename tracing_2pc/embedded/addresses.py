@@ -42,12 +42,10 @@ class Address:
         url: the same address, as it means the same in each working directory.
         open: makes what keeps its rows, which connects when it is asked. It may raise
             `ConfigurationError`, or `ModuleNotFoundError` of a package.
-        file: the database's file, of SQLite.
     """
 
     url: str
     open: Callable[[], ParticipantEngine]
-    file: str | None = None
 
 
 def read_address(url: str) -> Address:
@@ -77,8 +75,8 @@ def _table(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
         ours = {**ours, "url_file": place}
         url = with_options(f"{scheme}:///", ours)
         return Address(url, partial(_rows, f"file:{place}", ours))
-    text, path = _database(base, theirs)
-    return Address(with_options(text, ours), partial(_rows, text, ours), path)
+    text = _database(base, theirs)
+    return Address(with_options(text, ours), partial(_rows, text, ours))
 
 
 def _rows(database: str, options: Mapping[str, str]) -> ParticipantEngine:
@@ -117,17 +115,17 @@ def _topic(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
         places.append(place if port else f"{place}:{_PORTS[scheme]}")
-    servers, (database, file) = ",".join(places), _outbox(outbox)
+    servers = ",".join(places)
     url = f"{scheme}://{servers}/{quote(topic)}"
-    ours["outbox"] = database
+    ours["outbox"] = _outbox(outbox)
     make = partial(_sent, scheme, servers, topic, ours, settings)
-    return Address(with_options(url, {**settings, **ours}), make, file)
+    return Address(with_options(url, {**settings, **ours}), make)
 
 
-def _outbox(url: str) -> tuple[str, str | None]:
-    """Return the database of an outbox, and its file if it is one of SQLite."""
+def _outbox(url: str) -> str:
+    """Return the database of an outbox; a relative file becomes an absolute one."""
     if url.startswith("file:"):
-        return f"file:{Path(url.removeprefix('file:')).absolute()}", None
+        return f"file:{Path(url.removeprefix('file:')).absolute()}"
     base, _, query = url.partition("?")
     if (scheme := base.partition(":")[0]) not in ("postgresql", "sqlite"):
         raise ConfigurationError(
@@ -239,8 +237,8 @@ def _libpq_options() -> frozenset[str]:
     return frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults())
 
 
-def _database(base: str, theirs: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return the URL of a database, and its file if it is one of SQLite."""
+def _database(base: str, theirs: Mapping[str, str]) -> str:
+    """Return the URL of a database."""
     try:
         url = sa.make_url(base).update_query_dict(dict(theirs))
     except (sa.exc.ArgumentError, ValueError):
@@ -256,8 +254,7 @@ def _database(base: str, theirs: Mapping[str, str]) -> tuple[str, str | None]:
     is_file = url.database and url.database != ":memory:"
     if url.get_backend_name() == "sqlite" and is_file:
         url = url.set(database=str(Path(str(url.database)).absolute()))
-    file = url.database if url.get_backend_name() == "sqlite" else None
-    return url.render_as_string(hide_password=False), file
+    return url.render_as_string(hide_password=False)
 
 
 def with_options(database: str, options: Mapping[str, str]) -> str:

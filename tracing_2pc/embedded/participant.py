@@ -113,9 +113,8 @@ class EmbeddedParticipant:
         try:
             address = read_address(self.url)
             object.__setattr__(self, "url", address.url)
-            if address.file is not None:
+            if self._resource(address).is_in_a_file:
                 object.__setattr__(self, "host", socket.gethostname())
-            self._resource(address)
         except ConfigurationError as error:
             raise self._wrong(error) from None
         except ModuleNotFoundError as error:
@@ -424,7 +423,7 @@ class EmbeddedParticipant:
     def _resource(self, address: Address | None = None) -> ParticipantEngine:
         if self.host not in ("", socket.gethostname()):
             raise ConfigurationError(
-                f"{self.url} is a file of {self.host}, and this is "
+                f"{self.url} is in a file of {self.host}, and this is "
                 f"{socket.gethostname()}: on a cluster use postgresql:"
             )
         if self.url not in _resources:

@@ -356,6 +356,11 @@ class ParticipantEngine:
         return ""
 
     @property
+    def is_in_a_file(self) -> bool:
+        """Only processes of this machine reach its database: it is SQLite's."""
+        return self._database.url.get_backend_name() == "sqlite"
+
+    @property
     def pooled(self) -> bool:
         """Its database stands behind a pooler in transaction mode."""
         return not self._database.keeps_sessions
