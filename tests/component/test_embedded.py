@@ -18,7 +18,7 @@ from support.branches import commit_of, prepare_at
 from support.served import unserved
 from support.waiting import PATIENT, UNDELAYED
 
-from tracing_2pc import ParticipantSink, TableSink
+from tracing_2pc import ParticipantSink, TableSink, write
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
@@ -28,6 +28,7 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import ParticipantState, Refusal, Vote
+from tracing_2pc.inspection.view import view_transaction
 from tracing_2pc.operations.check import check
 from tracing_2pc.operations.init import init
 from tracing_2pc.operations.wiring import open_participants
@@ -337,6 +338,28 @@ def test_a_check_asks_for_no_token(tmp_path):
         finding.text for finding in result.findings if "token" in str(finding)
     ] == []
     assert [p.refused for p in result.participants] == [None]
+
+
+def test_what_the_settings_lack_is_said_as_a_line_to_add(tmp_path):
+    """A job names it in code; the record has its address. It is not opened for that."""
+    url, log = f"sqlite:///{tmp_path}/shop.db", f"sqlite:///{tmp_path}/log.db"
+    write(
+        [TableSink(url, "orders"), TableSink(url, "totals")],
+        ROWS,
+        application="test",
+        batch=0,
+        log=log,
+    )
+    opened_log = open_log(log)
+    settings = Settings.load(
+        log=log, participants={"totals": f"{url}?table=totals"}, environ={}
+    )
+    view = view_transaction(opened_log, open_participants(settings), ID, settings)
+    opened_log.close()
+    said = {report.participant: report.error for report in view.participants}
+    line = f'add orders = "{url}?table=orders" to `participants`'
+    assert line in str(said["orders"])
+    assert said["totals"] is None
 
 
 def test_init_writes_no_tokens_without_a_service(tmp_path):

@@ -39,6 +39,12 @@ def addresses_of(addresses: Mapping[str, T], application: str) -> dict[str, T]:
     }
 
 
+def how_to_add(name: str, url: str | None) -> str:
+    """Return what mends that the settings lack an address; the one on record if any."""
+    line = "it" if url is None else f'{name} = "{url}"'
+    return f"add {line} to `participants` in tpc.toml"
+
+
 def split_address(url: str) -> SplitResult:
     """Return the parts of a URL, or raise `ValueError`, which quotes nothing of it.
 

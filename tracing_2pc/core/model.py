@@ -411,6 +411,11 @@ class TransactionRecord:
             self.id, branch, names, self.carrier, stopping, self.journals
         )
 
+    def address_of(self, participant: str) -> str | None:
+        """Return where the job reaches a participant; None if it is not on record."""
+        known = self.journals.get(participant)
+        return known.url if known else None
+
     def journal_of(self, participant: str) -> str | None:
         """Return the id of a participant's journal; None if it is not on record."""
         known = self.journals.get(participant)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from tracing_2pc.core.addresses import key_of
+from tracing_2pc.core.addresses import how_to_add, key_of
 from tracing_2pc.core.log_reader import LogCondition
 from tracing_2pc.core.model import (
     ParticipantDescription,
@@ -271,7 +271,10 @@ def _not_reached(
         if name not in evidence.participants and evidence.participants:
             more = len(ids) - 1
             waits = f"{ids[0]} and {more} more wait" if more else f"{ids[0]} waits"
-            why, cure = OWN_SINK if name in own_sinks else NO_ADDRESS
+            why, cure = OWN_SINK
+            if name not in own_sinks:
+                record = log.records[TransactionId.parse(ids[0])]
+                why, cure = NO_ADDRESS, how_to_add(name, record.address_of(name))
             source, why = participant_source(name), f"{why}, and {waits} for it"
             yield fault(source, why, cure, FindingKind.UNREADABLE)
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tracing_2pc.core.addresses import addresses_of
+from tracing_2pc.core.addresses import addresses_of, how_to_add
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.log_reader import AuditEntry, LogReader
 from tracing_2pc.core.model import (
@@ -362,10 +362,13 @@ def _taking_part(
     """Return reports of those on record, and of others that know something of it."""
     if record is None:
         return list(answers.values())
-    nowhere = ": ".join(NO_ADDRESS)
     own = {name: ParticipantReport(name, own_sink=True) for name in record.own_sinks}
     on_record = [
-        answers.get(name) or own.get(name) or ParticipantReport(name, error=nowhere)
+        answers.get(name)
+        or own.get(name)
+        or ParticipantReport(
+            name, error=f"{NO_ADDRESS}: {how_to_add(name, record.address_of(name))}"
+        )
         for name in record.participants
     ]
     others = [

@@ -25,11 +25,8 @@ STATE_TEXT: Final[Mapping[TransactionState, str]] = {
     TransactionState.QUARANTINED: "quarantined: a person must decide",
 }
 
-NO_ADDRESS: Final = (
-    "it has no address here",
-    "add it to `participants` in tpc.toml",
-)
-"""Why a participant cannot be asked, and what mends that."""
+NO_ADDRESS: Final = "it has no address here"
+"""Why a participant cannot be asked; `how_to_add` says what mends that."""
 
 OWN_SINK: Final = (
     "it is a sink of the job's own",

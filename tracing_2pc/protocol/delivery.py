@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 from tracing_2pc.core import names
-from tracing_2pc.core.addresses import addresses_of
+from tracing_2pc.core.addresses import addresses_of, how_to_add
 from tracing_2pc.core.errors import (
     CommitPendingError,
     ConfigurationError,
@@ -455,8 +455,8 @@ def _unreachable(record: TransactionRecord, missing: list[str]) -> Configuration
         "is a sink of the job's own, which nobody else can tell. Start the job: it "
         "finishes this first"
         if name in record.job_only
-        else "is on record, but has no address here: add it to `participants` in "
-        "tpc.toml until this is finished"
+        else "is on record, but has no address here: "
+        f"{how_to_add(name, record.address_of(name))} until this is finished"
     )
     return ConfigurationError(
         f"{record.id} is decided {record.decision}, and participant {name!r} {what}",
