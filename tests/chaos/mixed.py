@@ -31,7 +31,7 @@ from support.nats import Nats
 from support.programs import descendants
 from support.spark import ROWS, numbers_of, write_numbers
 from support.telemetry import PATH, TESTS
-from support.transports import TRANSPORTS
+from support.transports import SERVE, TRANSPORTS
 from support.waiting import SOON, until
 
 from bench.kafka_broker import Broker
@@ -138,23 +138,22 @@ class Mixed(Place):
             log_file = folder / "broker.log"
             self.others["broker"] = Process("broker", self._broker.command, log_file)
         ports = free_ports(len(names))
-        self._add(_Gunicorn("a", ports[0], folder, self._environment("a")))
+        self._add(_Serving("a", ports[0], folder, self._environment("a")))
         self._b = TRANSPORTS[plan.transport].url(ports[1])
-        environment = self._environment("b", KEY="slot")
+        environment = self._environment("b", key="slot")
         self._embedded: dict[str, str] = {}
         if plan.embedded:
             self._embedded = self._addresses()
         elif plan.transport == "http":
-            self._add(_Gunicorn("b", ports[1], folder, environment))
+            self._add(_Serving("b", ports[1], folder, environment))
         else:
-            command = TRANSPORTS[plan.transport].command(_APPLICATION, ports[1])
+            command = TRANSPORTS[plan.transport].command(ports[1])
             if plan.transport == "nats":  # the server is one more that may be killed
                 self.others["nats"] = Nats(folder, port=ports[1])
-                command = [sys.executable, "-m", "tracing_2pc.nats"]
-                command += [_APPLICATION, self._b]
+                command = [*SERVE, "--nats", self._b]
             self.others["b"] = Process("b", command, folder / "b.log", environment)
         if plan.topic and not plan.embedded:
-            environment = self._environment("topic", **kafka)
+            environment = {**self._environment("topic"), **kafka}
             self._add(_Gunicorn("topic", ports[2], folder, environment))
         self._proxy = FaultProxy(self.services["a"].url)
         command = [sys.executable, str(TESTS / "chaos/mixed_job.py"), str(folder)]
@@ -179,10 +178,15 @@ class Mixed(Place):
     def _add(self, service: Service) -> None:
         self.services[service.name] = service
 
-    def _environment(self, name: str, **more: str) -> dict[str, str]:
+    def _environment(self, name: str, **options: str) -> dict[str, str]:
         wrong = _wrong_clock(self._clock) if self._plan.clocks else {}
-        own = {"DATABASE": self._databases[name], "TOKENS": str(self._tokens)}
-        return {"PYTHONPATH": PATH, "WEB_CONCURRENCY": "2", **own, **wrong, **more}
+        database, tokens = self._databases[name], str(self._tokens)
+        address = with_options(
+            database.replace("+psycopg", ""), {"table": "numbers", **options}
+        )
+        own = {"DATABASE": database, "TOKENS": tokens, "TPC_TOKENS_FILE": tokens}
+        own["TPC_PARTICIPANTS"] = f"ledger={address}"
+        return {"PYTHONPATH": PATH, "WEB_CONCURRENCY": "2", **own, **wrong}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -359,14 +363,27 @@ class Mixed(Place):
         )
 
 
-class _Gunicorn(Service):
-    """`support/service.py`, in two forks."""
+class _Serving(Service):
+    """`tracing-2pc serve`, in two forks."""
 
     def __init__(
         self, name: str, port: int, folder: Path, environment: dict[str, str]
     ) -> None:
         super().__init__(name, port, folder / f"{name}.log", environment)
-        self._command = TRANSPORTS["http"].command(_APPLICATION, port)
+        self._command = TRANSPORTS["http"].command(port)
+
+
+class _Gunicorn(_Serving):
+    """`support/service.py`, so that it may have a relay."""
+
+    def __init__(
+        self, name: str, port: int, folder: Path, environment: dict[str, str]
+    ) -> None:
+        super().__init__(name, port, folder, environment)
+        self._command = [
+            *(sys.executable, "-m", "gunicorn", "--bind", f"127.0.0.1:{port}"),
+            *("--config", "python:tracing_2pc.http.gunicorn_conf", _APPLICATION),
+        ]
 
 
 def _build_clock(folder: Path) -> None:

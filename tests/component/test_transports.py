@@ -12,13 +12,15 @@ from urllib.parse import urlsplit
 
 import pytest
 from flask import Flask, request
+from support import nats
 from support.branches import commit_of, prepare_at
 from support.cable import Cable, Link
 from support.participant import count
 from support.served import unserved
-from support.transports import TRANSPORTS, through
+from support.transports import OPERATOR, OTHERS, TRANSPORTS, Served, through
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, until
 
+from participants.processes import stopping
 from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
@@ -36,7 +38,14 @@ TOKEN = "env:TPC_TOKEN"
 """NATS needs one; this machine's processes are admitted with any."""
 
 served = pytest.mark.parametrize("transport", TRANSPORTS)
-each = pytest.mark.parametrize("transport", [*TRANSPORTS, "embedded"])
+_SERVES = [
+    pytest.param(f"serve {name}", marks=pytest.mark.ci if name in OTHERS else ())
+    for name in TRANSPORTS
+]
+"""A process of its own: what `tracing-2pc serve` has made of an address."""
+
+services = pytest.mark.parametrize("transport", [*TRANSPORTS, *_SERVES])
+each = pytest.mark.parametrize("transport", [*TRANSPORTS, "embedded", *_SERVES])
 """Of each kind of participant, without a service too."""
 
 
@@ -60,9 +69,19 @@ def app(rows) -> Flask:
 
 
 @pytest.fixture
-def url(transport, app, tmp_path) -> Iterator[str]:
-    if transport == "embedded":
-        yield f"sqlite:///{tmp_path}/ledger.db?table=cities"
+def url(transport, request, tmp_path, monkeypatch) -> Iterator[str]:
+    address = f"sqlite:///{tmp_path}/ledger.db?table=cities"
+    serve, _, name = transport.partition(" ")
+    if name:
+        monkeypatch.setenv("TPC_TOKEN", nats.TOKEN)
+        service = Served(name, address, tmp_path)
+        with stopping(service):
+            service.start()
+            yield service.url
+        return
+    app = request.getfixturevalue("app")  # its tables are made
+    if serve == "embedded":
+        yield address
         return
     with TRANSPORTS[transport].serve(app) as served:
         yield served
@@ -89,21 +108,24 @@ def test_a_batch_goes_over_it(rows, url):
 
 
 @each
-def test_it_describes_itself(url):
+def test_it_describes_itself(transport, url):
     """Health, role, clock and journal come over it; its address is told."""
     described = ledger(url).describe()
     assert (described.unreachable, described.unready, described.refused) == (None,) * 3
-    assert (described.url, described.role, described.in_doubt) == (url, "anybody", 0)
+    role = "job" if transport.startswith("serve") else "anybody"
+    assert (described.url, described.role, described.in_doubt) == (url, role, 0)
     assert described.identity == ledger(url).identity()
 
 
 @each
-def test_a_definite_no_is_one(rows, url):
+def test_a_definite_no_is_one(transport, url, monkeypatch):
     """Unknown, misdirected and contradicted are told apart, each with the address."""
+    run_one_batch(ParticipantSink({"ledger": url}), ROWS)
+    if transport.startswith("serve"):
+        monkeypatch.setenv("TPC_TOKEN", OPERATOR)
     with pytest.raises(ParticipantRefusedError) as refused:
         ledger(url).resolve(TransactionId("test", 7, 1), "commit", "a try")
     assert refused.value.refusal is Refusal.UNKNOWN
-    run_one_batch(ParticipantSink({"ledger": url}), ROWS)
     with pytest.raises(ParticipantRefusedError) as refused:
         ledger(url).resolve(ID, "abort", "a try")
     assert (refused.value.refusal, refused.value.state) == ("conflict", "committed")
@@ -167,7 +189,7 @@ def cable(url) -> Iterator[Cable]:
         yield laid
 
 
-@served
+@services
 @pytest.mark.parametrize("arrives", [True, False], ids=["answer lost", "request lost"])
 @pytest.mark.parametrize("what", ["prepare", "commit"])
 def test_what_is_lost_on_the_way_is_not_known_and_asked_again(
@@ -194,7 +216,7 @@ def test_what_is_lost_on_the_way_is_not_known_and_asked_again(
     assert near.show(ID).state == done
 
 
-@served
+@services
 def test_who_takes_nothing_is_late(url, cable):
     """Neither an answer nor a cut connection: the time runs out, nothing is known."""
     cable.fail(str(ID).encode(), Link.be_silent)

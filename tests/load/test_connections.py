@@ -119,7 +119,7 @@ def counting(file: Path, table: str) -> Callable[[], int]:
 
 @contextlib.contextmanager
 def participant(transport: str, folder: Path, monkeypatch: Any) -> Iterator[Server]:
-    """`support/service.py`, reached by a transport."""
+    """`tracing-2pc serve ledger`, reached by a transport."""
     (port,) = free_ports(1)
     way, tokens = TRANSPORTS[transport], folder / "tokens"
     tokens.write_text(f"job {JOB}\n")
@@ -127,15 +127,12 @@ def participant(transport: str, folder: Path, monkeypatch: Any) -> Iterator[Serv
     database = folder / "ledger.db"
     about = {
         "PYTHONPATH": PATH,
-        "DATABASE": f"sqlite:///{database}",
-        "TOKENS": str(tokens),
+        "TPC_PARTICIPANTS": f"ledger=sqlite:///{database}?table=numbers",
+        "TPC_TOKENS_FILE": str(tokens),
+        "WEB_CONCURRENCY": "1",
+        "GUNICORN_CMD_ARGS": "--threads 8",
     }
-    process = Process(
-        transport,
-        way.command("support.service:create_app()", port),
-        folder / "log",
-        about,
-    )
+    process = Process(transport, way.command(port), folder / "log", about)
     name = "ledger"
 
     def works(batch: int) -> None:

@@ -93,12 +93,16 @@ launch job.yaml --dry-run
 await-launch orders.0.1
 operator run --namespace nowhere
 operator manifests --image registry:5000/tpc@sha256:0
+serve ledger
+serve ledger --grpc
+serve ledger --nats nats://127.0.0.1:9/ledger
 demo --batches none"""
 
 
 NEEDING: Final = {
-    "postgres": {"check", "console", "launch", "operator"},
-    "launch": {"console"},
+    "postgres": {"check", "console", "launch", "operator", "serve"},
+    "launch": {"console", "serve"},
+    "participant": {"launch", "operator", "serve"},
     "all": set[str](),
 }
 """Which commands lack something with an extra alone."""

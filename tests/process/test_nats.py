@@ -379,6 +379,6 @@ def test_the_command_says_what_it_lacks(tmp_path, monkeypatch):
     """One line, and no traceback."""
     instance = Instance(tmp_path, "one", "nats://127.0.0.1", "ledger.db")
     done = ran(instance._command, env={**os.environ, **instance._environment})  # type: ignore[dict-item]
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "expected nats://host:4222/participant" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import signal
@@ -15,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.branches import commit_of, prepare_at
-from support.nats import TOKEN, running
+from support.nats import TOKEN
 from support.programs import descendants, freeze, in_child, ran
 from support.telemetry import PATH
-from support.transports import OTHERS, TRANSPORTS
-from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
+from support.transports import OTHERS, Served
+from support.waiting import AT_LAST, AT_ONCE, PATIENT
 
-from participants.processes import Process, free_ports, stopping
+from participants.processes import stopping
 from tracing_2pc.core.content import write_digest
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import (
@@ -38,35 +37,22 @@ every_transport = pytest.mark.parametrize(
 )
 
 
-class Ledger(Process):
-    """`support/service.py`, reached by a transport."""
+class Ledger(Served):
+    """With one table, and one process by HTTP: a failpoint kills all of it."""
 
     def __init__(self, transport: str, folder: Path) -> None:
-        (port,) = free_ports(1)
-        way = TRANSPORTS[transport]
-        command = way.command("support.service:create_app()", port)
-        about = {"PYTHONPATH": PATH, "DATABASE": f"sqlite:///{folder}/ledger.db"}
-        super().__init__(transport, command, folder / "log", about)
-        self.url = way.url(port)
+        super().__init__(transport, f"sqlite:///{folder}/ledger.db?table=t", folder)
         self.fired = folder / "fired"
 
     def start(self, **environment: str | None) -> None:
-        super().start(**environment)
-        until(lambda: self.asked().describe().unreachable is None, tell=self._tail)
-
-    def _tail(self, _: object) -> str:
-        return self.tail()
+        super().start(WEB_CONCURRENCY="1", **environment)
 
     def armed(self, point: str) -> dict[str, str]:
         return {"TPC_FAILPOINT": point, "TPC_FAILPOINT_FILE": str(self.fired)}
 
-    def asked(self, timeout: float = PATIENT) -> RemoteParticipant:
-        return open_participant("ledger", self.url, "env:TPC_TOKEN", timeout)
-
 
 @pytest.fixture(autouse=True)
 def _token(monkeypatch) -> None:
-    """NATS needs one; this machine's processes are admitted with any."""
     monkeypatch.setenv("TPC_TOKEN", TOKEN)
 
 
@@ -131,35 +117,6 @@ def test_frozen_it_is_late_and_thawed_it_answers(ledger):
         os.killpg(ledger.pid, signal.SIGCONT)
     commit(ledger.asked())
     assert ledger.asked().show(ID).state == "committed"
-
-
-@pytest.mark.parametrize(
-    "transport", ["grpc", pytest.param("nats", marks=pytest.mark.ci)]
-)
-def test_the_shipped_ledger(transport, tmp_path, monkeypatch):
-    """Its one command, with one word more: tokens, health, and a clean end."""
-    (tmp_path / "tokens").write_text(f"viewer {TOKEN}\n")
-    monkeypatch.setenv("TPC_TOKEN", TOKEN)
-    environment = {
-        "PYTHONPATH": PATH,
-        "LEDGER_DATABASE": f"sqlite:///{tmp_path}/ledger.db",
-        "TPC_TOKENS_FILE": str(tmp_path / "tokens"),
-    }
-    with contextlib.ExitStack() as stack:
-        if transport == "nats":
-            url = stack.enter_context(running(tmp_path)).url()
-            words = ["--nats", url]
-        else:
-            (port,) = free_ports(1)
-            url = f"grpc://127.0.0.1:{port}"
-            words = ["--grpc", "--port", str(port)]
-        command = [sys.executable, "-m", "participants.ledger", *words]
-        ledger = Process("ledger", command, tmp_path / "log", environment)
-        stack.enter_context(stopping(ledger))
-        ledger.start()
-        asked = open_participant("ledger", url, "env:TPC_TOKEN", PATIENT)
-        until(lambda: asked.describe().role == "viewer", tell=lambda _: ledger.tail())
-        assert ledger.stop(PATIENT) == 0
 
 
 @every_transport

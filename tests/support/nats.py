@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import ctypes
 import functools
-import importlib
 import signal
 import socket
 import subprocess
@@ -19,8 +18,9 @@ from typing import Any
 from participants.processes import Process, free_ports
 from support.telemetry import PATH
 from support.waiting import until
+from tracing_2pc import cli
 from tracing_2pc.core.access import TokenGate, digest_of
-from tracing_2pc.nats import NatsServer, serve_nats
+from tracing_2pc.nats import NatsServer
 from tracing_2pc.nats.link import LOOP
 from tracing_2pc.wire.bridge import PARTICIPANT, PROVEN
 
@@ -29,12 +29,12 @@ TOKEN = "0123456789abcdef0123"
 
 
 _COMMAND = """
-import logging
+import logging, sys
 logging.getLogger("tracing_2pc.nats").setLevel(logging.INFO)
-from tracing_2pc.nats.__main__ import main
-main()
+from tracing_2pc.cli import main
+sys.exit(main())
 """
-"""`python -m tracing_2pc.nats`, which says when it is served."""
+"""`tracing-2pc`, which says when it is served by NATS."""
 
 
 class Nats(Process):
@@ -91,19 +91,19 @@ def shared() -> Nats:
 
 
 class Instance(Process):
-    """`support/service.py` as a process, which is asked by NATS."""
+    """`tracing-2pc serve ledger --nats`."""
 
     def __init__(self, folder: Path, name: str, url: str, database: str) -> None:
         tokens = folder / "tokens"
         tokens.write_text(f"job {TOKEN}\n")
         command = [
             *(sys.executable, "-c", _COMMAND),
-            *("support.service:create_app()", url),
+            *("serve", "ledger", "--nats", url),
         ]
         environment = {
             "PYTHONPATH": PATH,
-            "DATABASE": f"sqlite:///{folder / database}",
-            "TOKENS": str(tokens),
+            "TPC_PARTICIPANTS": f"ledger=sqlite:///{folder / database}?table=numbers",
+            "TPC_TOKENS_FILE": str(tokens),
         }
         super().__init__(name, command, folder / f"{name}.log", environment)
 
@@ -161,16 +161,13 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def main(application: str, port: str) -> None:
-    """Serve `module:make()`, with a NATS server at this port that ends with us."""
-    module, _, make = application.partition(":")
-    made = getattr(importlib.import_module(module), make.removesuffix("()"))()
+def main(port: str) -> None:
+    """Serve `ledger`, with a NATS server at this port that ends with us."""
     with tempfile.TemporaryDirectory() as folder:
         node = Nats(Path(folder), port=int(port))
         command = subprocess.Popen(node.command, preexec_fn=_end_with_parent)
         try:
-            with near(made) as served:
-                serve_nats(served, node.url())
+            cli.main(["serve", "ledger", "--nats", node.url()])
         finally:
             command.kill()
             command.wait()

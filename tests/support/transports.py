@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from participants.processes import Process, free_ports
 from support.nats import TOKEN, serving_by_nats, shared
 from support.participant import World
 from support.spark import serving
-from support.waiting import PATIENT
+from support.telemetry import PATH
+from support.waiting import PATIENT, until
 from tracing_2pc.core.access import TokenGate
-from tracing_2pc.core.remote_participant import open_participant
+from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
 from tracing_2pc.grpc import GrpcServer
 from tracing_2pc.nats.link import LOOP
 from tracing_2pc.wire import contract
 from tracing_2pc.wire.bridge import PARTICIPANT
 
 _names = itertools.count()
-
-_GUNICORN = Path(__file__).parents[2] / "participants" / "gunicorn_conf.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Transport:
         serve: serves a WSGI application from threads, and yields its URL; what has
             begun is answered at the end, and no thread is left.
         url: of what listens at a port of loopback.
-        command: a program that serves `module:make()` at a port, until SIGTERM.
+        command: `tracing-2pc serve ledger` at a port, until SIGTERM.
     """
 
     serve: Callable[[Any], AbstractContextManager[str]]
     url: Callable[[int], str]
-    command: Callable[[str, int], list[str]]
+    command: Callable[[int], list[str]]
 
 
 def through(url: str, place: str) -> str:
@@ -69,25 +69,72 @@ def _by_nats(application: Any) -> Iterator[str]:
     LOOP.close()
 
 
-def _gunicorn(application: str, port: int) -> list[str]:
-    command = [sys.executable, "-m", "gunicorn", "--config", str(_GUNICORN)]
-    return [*command, "--bind", f"127.0.0.1:{port}", application]
+def _by_program(*words: str) -> Callable[[int], list[str]]:
+    def command(port: int) -> list[str]:
+        return [*SERVE, *words, "--listen", f"127.0.0.1:{port}"]
+
+    return command
 
 
-def _grpc(application: str, port: int) -> list[str]:
-    command = [sys.executable, "-m", "tracing_2pc.grpc"]
-    return [*command, "--listen", f"127.0.0.1:{port}", application]
+def _nats(port: int) -> list[str]:
+    return [sys.executable, "-m", "support.nats", str(port)]
 
 
-def _nats(application: str, port: int) -> list[str]:
-    return [sys.executable, "-m", "support.nats", application, str(port)]
-
+SERVE = (sys.executable, "-m", "tracing_2pc", "serve", "ledger")
 
 TRANSPORTS = {
-    "http": Transport(serving, "http://127.0.0.1:{}".format, _gunicorn),
-    "grpc": Transport(_by_grpc, "grpc://127.0.0.1:{}".format, _grpc),
+    "http": Transport(serving, "http://127.0.0.1:{}".format, _by_program()),
+    "grpc": Transport(_by_grpc, "grpc://127.0.0.1:{}".format, _by_program("--grpc")),
     "nats": Transport(_by_nats, "nats://127.0.0.1:{}/ledger".format, _nats),
 }
+
+
+OPERATOR = "an-operator-0123456789"
+"""Beside `support.nats.TOKEN`, the job's."""
+
+
+class Served(Process):
+    """`tracing-2pc serve ledger`, reached by a transport with the token `TPC_TOKEN`.
+
+    Args:
+        transport: one of `TRANSPORTS`.
+        address: that it serves.
+        folder: of its tokens and of its log.
+        words: further arguments.
+        key: its name in the settings, where that is another one.
+    """
+
+    def __init__(
+        self,
+        transport: str,
+        address: str,
+        folder: Path,
+        *words: str,
+        key: str = "ledger",
+    ) -> None:
+        (port,) = free_ports(1)
+        way, tokens = TRANSPORTS[transport], folder / "tokens"
+        tokens.write_text(f"job {TOKEN}\noperator {OPERATOR}\n")
+        command = [key if w == "ledger" else w for w in (*way.command(port), *words)]
+        environment = {
+            "PYTHONPATH": PATH,
+            "TPC_PARTICIPANTS": f"{key}={address}",
+            "TPC_TOKENS_FILE": str(tokens),
+        }
+        super().__init__(transport, command, folder / "log", environment)
+        self.url = way.url(port)
+
+    def start(self, **environment: str | None) -> None:
+        """Start it, and wait until it answers."""
+        super().start(**environment)
+        until(
+            lambda: self.asked().describe().unreachable is None,
+            tell=lambda _: self.tail(),
+        )
+
+    def asked(self, timeout: float = PATIENT) -> RemoteParticipant:
+        return open_participant("ledger", self.url, "env:TPC_TOKEN", timeout)
+
 
 OTHERS = [name for name in TRANSPORTS if name != "http"]
 """For what is held against HTTP by Flask's own client."""

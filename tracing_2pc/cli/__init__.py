@@ -25,8 +25,11 @@ __all__ = ["main"]
 _EXTRAS: Final = {
     **{name: name for name in ("console", "demo", "launch")},
     "operator": "launch",
+    **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection", "google"), "grpc"),
+    "nats": "nats",
+    "psycopg": "postgres",
 }
-"""The extra that has what a command needs; of all others it is `participant`."""
+"""The extra that has a package, or what a command needs; else it is `participant`."""
 
 COLLECT_AFTER: Final = 50_000
 """New objects after which Python looks for cycles. A command reads thousands of
@@ -67,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tracing_2pc"):
             raise
-        extra = _EXTRAS.get(options.command, "participant")
+        package = (error.name or "").partition(".")[0]
+        of_command = _EXTRAS.get(options.command, "participant")
+        extra = _EXTRAS.get(package, of_command)
         needs = f"`tracing-2pc {options.command}` needs {error.name}"
         return _ended(f"{needs}: pip install 'tracing-2pc[{extra}]'", USAGE)
     except DecisionLogError as error:

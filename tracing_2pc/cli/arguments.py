@@ -56,6 +56,10 @@ EXAMPLES: Final = {
     "forget": ("forget --application orders --before 7d --dry-run",),
     "adopt": ("adopt --application orders --checkpoint /data/checkpoints/orders",),
     "launch": ("launch job.yaml --dry-run", "launch job.yaml --again"),
+    "serve": (
+        "serve ledger --listen 127.0.0.1:8081",
+        "serve ledger --nats nats://broker:4222/ledger",
+    ),
     "await-launch": ("await-launch totals-1f0c93ab.4.1",),
     "operator": ("operator manifests --image registry:5000/tpc@sha256:…",),
     "new": ("new my-pipeline",),
@@ -114,6 +118,7 @@ def parser() -> _Parser:
     _add_inbox(add)
     _add_keeping(add)
     _add_launching(add)
+    _add_serving(add)
     # It reads its options itself.
     about = "stream real data through crashes, and judge it"
     commands.add_parser("demo", add_help=False, help=about)
@@ -358,6 +363,18 @@ def _add_launching(add: Add) -> None:
     for action in (look, manifests):
         about = "whose resources; default: default"
         action.add_argument("--namespace", default="default", help=about)
+
+
+def _add_serving(add: Add) -> None:
+    serve = add("serve", "serve a participant that the settings name by its database")
+    serve.add_argument("name", help="as `participants` in the settings has it")
+    way = serve.add_mutually_exclusive_group()
+    way.add_argument("--grpc", action="store_true", help="by gRPC, not by HTTP")
+    way.add_argument("--nats", metavar="URL", help="by NATS: nats://host:4222/name")
+    about = "address:port; default: 127.0.0.1:8081, with --grpc 127.0.0.1:50051"
+    serve.add_argument("--listen", help=about)
+    about = "files of the certificate and of its key: https:// or grpcs://"
+    serve.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"), help=about)
 
 
 def _said(read: Callable[[str], Read]) -> Callable[[str], Read]:

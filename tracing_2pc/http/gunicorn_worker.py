@@ -7,8 +7,8 @@ the head of a request, for ever where it comes in drops. Here connections wait t
 in the main loop until a head is whole, and not for long.
 
 At SIGTERM gunicorn lets requests end for `graceful_timeout`. Close the resource in
-your configuration's `worker_exit`, as `participants/gunicorn_conf.py` does; an outbox
-that is not closed stops when its process exits.
+your configuration's `worker_exit`, as `gunicorn_conf.py` does; an outbox that is not
+closed stops when its process exits.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 from tracing_2pc.core.addresses import name_of
 from tracing_2pc.core.errors import ConfigurationError
@@ -21,6 +22,8 @@ from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -58,10 +61,12 @@ def open_participants(settings: Settings) -> Mapping[str, RemoteParticipant]:
     return {name: p.inner for name, p in _traced_participants(settings).items()}
 
 
-def participant_named(
-    name: str, participants: Mapping[str, RemoteParticipant]
-) -> RemoteParticipant:
-    """Return the participant that a person means, or raise `ConfigurationError`."""
+def participant_named(name: str, participants: Mapping[str, T]) -> T:
+    """Return what there is of the participant that a person means.
+
+    Raises:
+        ConfigurationError: the settings have no such participant.
+    """
     if name not in participants:
         raise ConfigurationError(
             f"no participant {name!r} in the settings; they have: "
