@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from participants.processes import Service, free_ports, start_together, stopping
+from participants.processes import Ledger, Service, free_ports, start_together, stopping
 from tracing_2pc import ParticipantSink
 
 
@@ -51,9 +51,8 @@ def ledgers(folder: Path, names: Sequence[str]) -> Iterator[ParticipantSink]:
 
 def _ledger(folder: Path, name: str, port: int, url: str) -> Service:
     environment = {
-        "LEDGER_DATABASE": url,
         "TPC_TOKENS_FILE": str(folder / "tokens"),
         # A machine that is busy for two seconds must not cost a connection.
         "GUNICORN_CMD_ARGS": "--keep-alive 60",
     }
-    return Service("ledger", port, folder / f"{name}.log", environment)
+    return Ledger(url, port, folder / f"{name}.log", environment)

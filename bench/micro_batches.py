@@ -38,7 +38,7 @@ from bench.pair import compare, line, peer
 from bench.postgresql import listening
 from bench.records import orders
 from bench.stored import LEDGER, check_and_empty
-from participants.processes import Process, Service, free_ports, stopping
+from participants.processes import Ledger, Process, free_ports, stopping
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -363,7 +363,7 @@ def _world(
         {"PYTHONPATH": str(ROOT)},
     )
     services = [
-        Service("ledger", port, folder / f"{n}.log", {"LEDGER_DATABASE": url})
+        Ledger(url, port, folder / f"{n}.log", {})
         for n, (port, url) in enumerate(zip(ports, databases, strict=True))
     ]
     with stopping(drain, *services):

@@ -39,7 +39,7 @@ from .demo_screen import Flight, say, show_batch, show_start, why_slow
 from .embedded import databases
 from .flights import APPLICATION
 from .oracle import judge
-from .processes import Process, Service, free_ports, stopping
+from .processes import Ledger, Process, Service, free_ports, stopping
 from .serve import PACKAGE, ROOT
 from .topics import Broker
 from .watching import Operator
@@ -189,10 +189,7 @@ class Demo:
             "TPC_TRACE_FILE": str(folder / "trace.jsonl"),
             "TPC_SPANS": str(folder / "spans"),
         }
-        ledger = Service(
-            "ledger", ports[1], logs / "ledger.log",
-            {"LEDGER_DATABASE": ledger_database, **common},
-        )  # fmt: skip
+        ledger = Ledger(ledger_database, ports[1], logs / "ledger.log", common)
         notifier = Service(
             "notifier", ports[2], logs / "notifier.log",
             {

@@ -180,6 +180,39 @@ class Service(Process):
         self.start(**environment)
 
 
+class Ledger(Service):
+    """The ledger: a table, served by `tracing-2pc serve` in one process.
+
+    It has no key on purpose: a batch that were applied twice would be seen twice.
+
+    Args:
+        database: SQLAlchemy's URL of it, without a password.
+        port: where to listen.
+        log: file to which its output is appended.
+        environment: variables added to ours.
+        table: sums per day, origin and carrier, or another one.
+    """
+
+    def __init__(
+        self,
+        database: str,
+        port: int,
+        log: Path,
+        environment: Mapping[str, str | None],
+        table: str = "flights_daily",
+    ) -> None:
+        own = {"WEB_CONCURRENCY": "1", "TPC_PARTICIPANTS": ledger_at(database, table)}
+        super().__init__("ledger", port, log, {**own, **environment})
+        place = ("serve", "ledger", "--listen", f"127.0.0.1:{port}")
+        self._command = [sys.executable, "-m", "tracing_2pc", *place]
+
+
+def ledger_at(database: str, table: str = "flights_daily") -> str:
+    """Return `TPC_PARTICIPANTS` for a ledger at the URL of a database."""
+    mark = "&" if "?" in database else "?"
+    return f"ledger={database.replace('+psycopg', '')}{mark}table={table}"
+
+
 @contextlib.contextmanager
 def stopping(*processes: Process) -> Iterator[None]:
     """Stop them all at the end, last first, whatever happens inside."""

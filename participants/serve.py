@@ -1,8 +1,5 @@
 """One command per service: check the environment, then become gunicorn.
 
-With `--grpc` it becomes a server by gRPC instead, as `python -m tracing_2pc.grpc`, and
-with `--nats` one at a NATS server.
-
 The command replaces this process, so that its id is the server's and a signal to it
 is a signal to the server.
 """
@@ -38,22 +35,10 @@ def serve(
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=port, help="port to listen on")
-    parser.add_argument("--grpc", action="store_true", help="by gRPC, not by HTTP")
-    parser.add_argument("--nats", metavar="URL", help="by NATS: nats://host:4222/name")
     chosen = parser.parse_args()
     if missing := [variable for variable in needs if not os.environ.get(variable)]:
         sys.exit(f"{name}: set {' and '.join(missing)} in the environment")
     os.environ.setdefault("OTEL_SERVICE_NAME", name)
-    if chosen.grpc:
-        made = f"{PACKAGE}.{name}:create_app()"
-        command = [sys.executable, "-m", "tracing_2pc.grpc", made]
-        command += ["--listen", f"{chosen.host}:{chosen.port}", "--path", str(ROOT)]
-        os.execv(command[0], command)  # noqa: S606 - as below
-    if chosen.nats:
-        made = f"{PACKAGE}.{name}:create_app()"
-        command = [sys.executable, "-m", "tracing_2pc.nats", made, chosen.nats]
-        command += ["--path", str(ROOT)]
-        os.execv(command[0], command)  # noqa: S606 - as below
     command = gunicorn(name, f"{chosen.host}:{chosen.port}", config)
     os.execv(command[0], command)  # noqa: S606 - our own interpreter, no shell
 

@@ -13,6 +13,7 @@ from support.waiting import AT_LAST
 
 from backends.job import AWAITED
 from participants.processes import (
+    Ledger,
     Process,
     Service,
     free_ports,
@@ -44,11 +45,11 @@ class DemoPath:
         self.partner = self._service("partner", ports[0], "PARTNER_DATABASE", "")
         told = {"PARTNER_URL": f"{self.partner.url}/notifications"}
         kept = {"TPC_TOKENS_FILE": str(tokens)}
-        url = "sqlite:///"
-        self.ledger = self._service("ledger", ports[1], "LEDGER_DATABASE", url, **kept)
         self.notifier = self._service(
-            "notifier", ports[2], "NOTIFIER_DATABASE", url, **kept, **told
+            "notifier", ports[2], "NOTIFIER_DATABASE", "sqlite:///", **kept, **told
         )
+        url, log_file = f"sqlite:///{folder / 'ledger.db'}", folder / "ledger.log"
+        self.ledger = Ledger(url, ports[1], log_file, {**self._telemetry, **kept})
 
     @property
     def services(self) -> tuple[Service, Service, Service]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,15 @@ from typing import Any
 import pytest
 from support.nats import Nats
 from support.skywalking import certificate
+from support.transports import SERVE
 from support.waiting import PAUSE, SOON, until
 
 from participants import demo
 from participants.demo import Demo
 from participants.embedded import databases
 from participants.oracle import judge
-from participants.processes import Service, free_ports, stopping
+from participants.processes import Ledger, Service, free_ports, ledger_at, stopping
 from tracing_2pc.core.remote_participant import open_participant
-
-ROOT = Path(demo.__file__).parents[1]
 
 
 class Other(Service):
@@ -30,7 +28,7 @@ class Other(Service):
     def __init__(self, of: Service, url: str, command: list[str]) -> None:
         self.__dict__.update(of.__dict__)
         self.url = url
-        self._command = [sys.executable, "-m", *command, "--path", str(ROOT)]
+        self._command = [*SERVE, *command]
 
     def ready(self) -> None:
         asked = open_participant(self.name, self.url, None, SOON)
@@ -60,22 +58,18 @@ def test_the_demo_over_nats_grpc_and_http(tmp_path, monkeypatch, days):
         stack.enter_context(stopping(nats))
         nats.listen()
 
-        def service(name: str, port: int, log: Path, told: Any) -> Service:
-            plain = Service(name, port, log, told)
-            if name != "ledger":
-                return plain
+        def by_nats(*about: Any) -> Service:
             url = nats.url()
-            application = "participants.ledger:create_app()"
-            return Other(plain, url, ["tracing_2pc.nats", application, url])
+            return Other(Ledger(*about), url, ["--nats", url])
 
-        monkeypatch.setattr(demo, "Service", service)
+        monkeypatch.setattr(demo, "Ledger", by_nats)
         search_database = database("search")
         laid = Demo.prepare(tmp_path / "demo", database("ledger"), database("notifier"))
-        told = {**laid.ledger._environment, "LEDGER_DATABASE": search_database}
-        plain = Service("ledger", port, tmp_path / "search.log", told)
-        words = ["tracing_2pc.grpc", "participants.ledger:create_app()"]
-        words += ["--listen", f"127.0.0.1:{port}", "--certificate", str(made)]
-        words += ["--key", str(made.with_suffix(".key"))]
+        address = ledger_at(search_database)
+        told = {**laid.ledger._environment, "TPC_PARTICIPANTS": address}
+        plain = Ledger(search_database, port, tmp_path / "search.log", told)
+        words = ["--grpc", "--listen", f"127.0.0.1:{port}"]
+        words += ["--tls", str(made), str(made.with_suffix(".key"))]
         search = Other(plain, f"grpcs://127.0.0.1:{port}", words)
         monkeypatch.setenv("DEMO_SEARCH", search.url)
         stack.enter_context(stopping(search, *laid.services, laid.job))

@@ -19,6 +19,7 @@ from support.brokers import NEEDS_ACTIVEMQ
 from support.waiting import ANSWERED, AT_LAST, until
 
 from participants.processes import (
+    Ledger,
     Process,
     Service,
     free_ports,
@@ -60,7 +61,7 @@ def pipeline(activemq: Broker, backend: Backend, tmp_path: Path) -> Iterator[Pip
     token_of = dict(line.split() for line in tokens.read_text().splitlines()[1:])
     with tokens.open("a") as file:
         file.write(f"producer {TOKEN} shop\n")
-    ports, queue = free_ports(3), activemq.topic()
+    (ledger_port, *ports), queue = free_ports(3), activemq.topic()
     ledger_database = f"sqlite:///{tmp_path}/ledger.db"
     common = {
         "TPC_TOKENS_FILE": str(tokens),
@@ -69,21 +70,18 @@ def pipeline(activemq: Broker, backend: Backend, tmp_path: Path) -> Iterator[Pip
     }
     environments = {
         "gateway": common,
-        "ledger": {
-            "LEDGER_DATABASE": ledger_database,
-            "LEDGER_TABLE": "events",
-            **common,
-        },
         "notifier": {
             "NOTIFIER_DATABASE": f"sqlite:///{tmp_path}/notifier.db",
             "PARTNER_URL": f"activemq://{activemq.place}/{queue}",
             **common,
         },
     }
-    gateway, ledger, notifier = (
+    gateway, notifier = (
         Service(name, port, logs / f"{name}.log", environment)
         for port, (name, environment) in zip(ports, environments.items(), strict=True)
     )
+    log = logs / "ledger.log"
+    ledger = Ledger(ledger_database, ledger_port, log, common, "events")
     took = {"ACTIVEMQ": activemq.place, "QUEUE": f"{queue}-in", "EVENT_ID": "order"}
     python = [sys.executable, "-m"]
     intake = Process(

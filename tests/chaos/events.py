@@ -30,7 +30,7 @@ from support.waiting import AT_LAST, until
 
 from chaos.readers import differences
 from chaos.world import Place, made
-from participants.processes import Process, Service, free_ports
+from participants.processes import Ledger, Process, Service, free_ports
 
 _CLIENTS: Final = 32
 _SENDERS: Final = 4
@@ -78,13 +78,15 @@ class Events(Place):
         }
         given = {
             "gateway": {},
-            "ledger": {"LEDGER_DATABASE": ledger, "LEDGER_TABLE": "events"},
             "notifier": out,
         }
+        port, *ports = free_ports(3)
         self.services = {
             name: Service(name, port, folder / f"{name}.log", {**common, **own})
-            for (name, own), port in zip(given.items(), free_ports(3), strict=True)
+            for (name, own), port in zip(given.items(), ports, strict=True)
         }
+        log_file = folder / "ledger.log"
+        self.services["ledger"] = Ledger(ledger, port, log_file, common, "events")
 
         def process(name: str, command: Sequence[str], **own: str) -> Process:
             return Process(name, command, folder / f"{name}.log", {**common, **own})

@@ -61,7 +61,7 @@ stream = spark.readStream.schema(rows.schema).json(f"{state}/rows")
 """Both ways of the data source, in the place of the job, on the master and worker."""
 COUNT = """
 import os, psycopg
-url = os.environ["LEDGER_DATABASE"].replace("+psycopg", "")
+url = os.environ["TPC_PARTICIPANTS"].partition("=")[2].partition("?")[0]
 with psycopg.connect(url) as server:
     sums = server.execute("SELECT count(*), sum(flights) FROM flights_daily")
     print(*sums.fetchone())

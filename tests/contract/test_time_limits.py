@@ -21,6 +21,7 @@ from support.producer import post_until_taken
 from support.served import by_gunicorn
 from support.spark import serving
 from support.strangers import connected, many_files
+from support.telemetry import TESTS
 from support.waiting import AT_LAST, PAUSE, until
 
 from participants import processes
@@ -57,7 +58,8 @@ def environment(folder: Path) -> dict[str, str | None]:
     (folder / "tokens").write_text(f"job {TOKEN}\n")
     return {
         "TPC_TOKENS_FILE": str(folder / "tokens"),
-        "LEDGER_DATABASE": sqlite_url(folder),
+        "DATABASE": sqlite_url(folder),
+        "TOKENS": str(folder / "tokens"),
     }
 
 
@@ -66,9 +68,8 @@ def shipped(tmp_path_factory) -> Iterator[str]:
     """The ledger, by its one command."""
     folder = tmp_path_factory.mktemp("ledger")
     (port,) = processes.free_ports(1)
-    ledger = processes.Service(
-        "ledger", port, folder / "ledger.log", environment(folder)
-    )
+    log = folder / "ledger.log"
+    ledger = processes.Ledger(sqlite_url(folder), port, log, environment(folder))
     with processes.stopping(ledger):
         ledger.start()
         yield ledger.url
@@ -78,8 +79,8 @@ def shipped(tmp_path_factory) -> Iterator[str]:
 def own(tmp_path_factory) -> Iterator[str]:
     """The ledger under a gunicorn of somebody's own, which nobody has told anything."""
     folder = tmp_path_factory.mktemp("own")
-    about = ("participants.ledger:create_app()", folder, "-w", "2", "--threads", "4")
-    with by_gunicorn(*about, **environment(folder)) as url:
+    about = ("support.service:create_app()", folder, "--pythonpath", str(TESTS))
+    with by_gunicorn(*about, "-w", "2", "--threads", "4", **environment(folder)) as url:
         yield url
 
 

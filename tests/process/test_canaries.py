@@ -109,7 +109,9 @@ def wrong(path: DemoPath, shown: Shown, token: str) -> None:
 
 
 @pytest.mark.ci
-def test_no_secret_is_found_in_what_a_run_shows(tmp_path, postgres_database):
+def test_no_secret_is_found_in_what_a_run_shows(
+    tmp_path, tmp_path_factory, postgres_database
+):
     """Spans, logs, metrics, pages, errors and commands; where all goes well or not."""
     with_password = sa.make_url(postgres_database).set(password=PASSWORD)
     database = with_password.render_as_string(hide_password=False)
@@ -128,7 +130,10 @@ def test_no_secret_is_found_in_what_a_run_shows(tmp_path, postgres_database):
         person = Operator(tmp_path, tokens["operator"], settings)
         with stopping(*path.services, *person.processes):
             path.partner.start()
-            path.ledger.start(LEDGER_DATABASE=database)
+            url = tmp_path_factory.mktemp("secrets") / "url"
+            url.write_text(database)
+            address = f"postgresql:///?url_file={url}&table=flights_daily"
+            path.ledger.start(TPC_PARTICIPANTS=f"ledger={address}")
             path.notifier.start(PARTNER_URL=f"{path.partner.url}/{WEBHOOK}")
             job = path.job(tmp_path, "orders", 3)
             killed = armed("driver.after_decide", tmp_path)

@@ -118,7 +118,6 @@ def test_a_service_listens_on_loopback_only(partner):
     ("module", "variables"),
     [
         ("partner", "PARTNER_DATABASE"),
-        ("ledger", "LEDGER_DATABASE and TPC_TOKENS_FILE"),
         ("notifier", "NOTIFIER_DATABASE and PARTNER_URL and TPC_TOKENS_FILE"),
     ],
 )

@@ -39,7 +39,6 @@ class World:
         self.database = f"sqlite:///{folder}/ledger.db"
         settings = {
             "partner": {"PARTNER_DATABASE": f"{folder}/partner.db", **tokens},
-            "ledger": {"LEDGER_DATABASE": self.database, **tokens},
             "notifier": {
                 "NOTIFIER_DATABASE": f"sqlite:///{folder}/notifier.db",
                 "PARTNER_URL": f"http://127.0.0.1:{ports[0]}/notifications",
@@ -48,8 +47,11 @@ class World:
         }
         self.services = {
             name: processes.Service(name, port, folder / f"{name}.log", environment)
-            for port, (name, environment) in zip(ports, settings.items(), strict=True)
+            for port, (name, environment) in zip(ports, settings.items(), strict=False)
         }
+        log = folder / "ledger.log"
+        ledger = processes.Ledger(self.database, ports[2], log, tokens)
+        self.services["ledger"] = ledger
 
     def participant(self, name, token=f"env:{VARIABLE}"):
         return HttpParticipant(name, self.services[name].url, token, AT_LAST)

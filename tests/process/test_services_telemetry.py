@@ -15,7 +15,7 @@ from support.telemetry import DEAD, dead
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, UNDELAYED
 
-from participants.processes import Service, answers, free_ports, stopping
+from participants.processes import Ledger, Service, answers, free_ports, stopping
 from tracing_2pc.testing import Collector, read_trace_file
 
 TOKEN = "a-token-for-who-looks"
@@ -27,7 +27,7 @@ TEXTS = texts("process")
 def ledger(
     folder: Path, endpoint: str, live: str = "", **environment: str
 ) -> Iterator[Service]:
-    """Run the ledger, as `python -m participants.ledger` does, until it is ready.
+    """Run the ledger, by `tracing-2pc serve`, until it is ready.
 
     With `live` until that route answers.
     """
@@ -36,12 +36,12 @@ def ledger(
     tokens.write_text(f"viewer {TOKEN}\n")
     tokens.chmod(0o600)
     told = {
-        "LEDGER_DATABASE": f"sqlite:///{folder / 'ledger.db'}",
         "TPC_TOKENS_FILE": str(tokens),
         "GUNICORN_CMD_ARGS": f"--graceful-timeout {PATIENT:g}",
         **to(endpoint, **environment),
     }
-    service = Service("ledger", port, folder / "ledger.log", told)
+    database, log = f"sqlite:///{folder / 'ledger.db'}", folder / "ledger.log"
+    service = Ledger(database, port, log, told)
     with stopping(service):
         service.launch()
         if live:
@@ -117,8 +117,10 @@ def test_its_log_says_why_it_is_not_available(tmp_path):
     """Once when it is not ready, and for each request that it could not serve."""
     file = tmp_path / "trace.jsonl"
     (closed,) = free_ports(1)
+    url = tmp_path / "url"
+    url.write_text(f"postgresql+psycopg://u:hunter2@127.0.0.1:{closed}/x")
     there = {
-        "LEDGER_DATABASE": f"postgresql+psycopg://u:hunter2@127.0.0.1:{closed}/x",
+        "TPC_PARTICIPANTS": f"ledger=postgresql:///?url_file={url}&table=t",
         "TPC_TRACE_FILE": str(file),
     }
     with ledger(tmp_path, "", live="/health/live", **there) as service:

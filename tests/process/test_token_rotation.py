@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.waiting import AT_LAST, until
 
-from participants.processes import Service, free_ports, stopping
+from participants.processes import Ledger, free_ports, stopping
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.store import open_log
@@ -59,12 +59,10 @@ class Job:
 def test_a_token_is_rotated_while_a_job_writes(tmp_path: Path) -> None:
     """Its successor beside it and a restart, the job moved, the old one gone."""
     tokens = tmp_path / "tokens"
-    environment = {
-        "LEDGER_DATABASE": f"sqlite:///{tmp_path}/ledger.db",
-        "TPC_TOKENS_FILE": str(tokens),
-    }
+    environment = {"TPC_TOKENS_FILE": str(tokens)}
     (port,) = free_ports(1)
-    service = Service("ledger", port, tmp_path / "ledger.log", environment)
+    database, log = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "ledger.log"
+    service = Ledger(database, port, log, environment)
     job = Job(tmp_path, service.url)
 
     def restarted(*known: str) -> None:
