@@ -105,12 +105,11 @@ def _address(name: str, settings: Settings) -> Address:
 def _application(name: str, settings: Settings) -> Flask:
     from flask import Flask
 
-    from tracing_2pc.embedded.addresses import open_resource
     from tracing_2pc.http.server import participant_blueprint
 
     app, address = Flask(__name__), _address(name, settings)
     with _named(name):
-        resource = open_resource(address)
+        resource = address.open()
         tokens, own = settings.tokens_file, name_of(name)
         app.register_blueprint(participant_blueprint(resource, tokens=tokens, name=own))
     app.extensions["resource"] = resource

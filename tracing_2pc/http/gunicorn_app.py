@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from flask import Flask
 from gunicorn.app.base import Application
-from gunicorn.errors import AppImportError
+from gunicorn.errors import AppImportError, HaltServer
 
 from tracing_2pc.core.errors import ConfigurationError
 
@@ -33,6 +34,13 @@ class Gunicorn(Application):  # type: ignore[misc]
             if name in self.cfg.settings and value is not None:
                 self.cfg.set(name, value)
         self.chdir()
+
+    def run(self) -> None:
+        """Serve; where two workers cannot start, gunicorn falls over the second one."""
+        try:
+            super().run()
+        except HaltServer as end:
+            sys.exit(end.exit_status)
 
     def load(self) -> Flask:
         """Make the application; what is wrong with it ends gunicorn, in one line."""
