@@ -25,7 +25,8 @@ class Kind:
     Args:
         database: `sqlite` or `postgresql`.
         ledger: makes the resource that holds rows, from its database's URL.
-        transport: by which the ledger is reached; the notifier is by HTTP.
+        transport: by which the ledger is reached; the notifier is by HTTP. `embedded`:
+            there is no process of it, and whoever asks opens its database.
     """
 
     database: str
@@ -44,5 +45,11 @@ KINDS: dict[str, Kind] = {
     "grpc": Kind("sqlite", partial(TaggedRows, table=TABLE), "grpc"),
     "nats": Kind("sqlite", partial(TaggedRows, table=TABLE), "nats"),
     "prepared": Kind("postgresql", partial(PreparedTransactions, table=TABLE)),
+    "embedded": Kind(
+        "postgresql", partial(PreparedTransactions, table=TABLE), "embedded"
+    ),
 }
 """Add a kind here: every point is then tried with it."""
+
+SERVED = tuple(name for name in KINDS if KINDS[name].transport != "embedded")
+"""Those whose ledger is a process of its own."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
-from crash.kinds import KINDS
+from crash.kinds import KINDS, SERVED
 from crash.roles import AFTER_TASKS, BEFORE_TASKS
 from tracing_2pc.core.names import FAILPOINTS
 
@@ -118,12 +119,49 @@ def _participant(
     name: str, times: tuple[int, ...], after: tuple[str, ...] = ()
 ) -> Scenario:
     point = f"participant.{name}"
-    return Scenario(point, PARTICIPANTS, times, after=after, ends=UNHARMED)
+    return Scenario(
+        point, PARTICIPANTS, times, after=after, ends=UNHARMED, kinds=SERVED
+    )
 
 
 def _aborting(name: str) -> Scenario:
     point = f"participant.{name}"
-    return Scenario(point, PARTICIPANTS, (1, 2), ends=REPLACED, raises=True)
+    return Scenario(
+        point, PARTICIPANTS, (1, 2), ends=REPLACED, raises=True, kinds=SERVED
+    )
+
+
+def _embedded() -> list[Scenario]:
+    """Whoever asks a participant without a service dies at its points."""
+    without = {"kinds": ("embedded",)}
+
+    def at(name: str, *about: Any, **more: Any) -> Scenario:
+        return Scenario(f"participant.{name}", *about, **without, **more)
+
+    return [
+        at("at_open", DRIVER, (1,), ends=KILLED),
+        *(
+            scenario
+            for name in ("before_prepare", "after_prepare")
+            for scenario in (
+                at(name, EXECUTOR, MIDDLE, ends=REPLACED),
+                at(name, EXECUTOR, MIDDLE, ends=UNHARMED, retries=True),
+                at(name, EXECUTOR, MIDDLE, ends=KILLED, takes_driver=True),
+            )
+        ),
+        *(
+            scenario
+            for name in ("before_commit", "between_branches", "after_commit")
+            for scenario in (
+                at(name, DRIVER, MIDDLE, ends=KILLED),
+                at(name, RECOVERY, (1,), story="a_recovery"),
+            )
+        ),
+        at("before_abort", DRIVER, (1,), ends=KILLED, raises=True),
+        at("after_abort", DRIVER, (1,), ends=KILLED, raises=True),
+        at("before_abort", RECOVERY, (1,), story="a_recovery"),
+        at("after_abort", RECOVERY, (1,), story="a_recovery"),
+    ]
 
 
 def _files(name: str, times: tuple[int, ...] = MIDDLE) -> Scenario:
@@ -210,6 +248,7 @@ _TABLE: tuple[Scenario, ...] = (
     ),
     _aborting("before_abort"),
     _aborting("after_abort"),
+    *_embedded(),
     Scenario("outbox.before_call", ("notifier",), (9, 1, 24), ends=UNHARMED),
     Scenario("outbox.after_call", ("notifier",), (9, 1, 24), ends=UNHARMED),
     _outside("log.in_commit", "driver", AFTER_TASKS, "a_flush", ends=KILLED),

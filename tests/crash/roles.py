@@ -198,6 +198,7 @@ def _coordinator(job: Job) -> Coordinator:
         log._database.clock = f"{log._database.clock} - {job.behind}"
     settings = Settings(backoff_base=0.02, backoff_cap=0.3)
     of_sink = SinkJob(job.sink(), job.application, settings)
+    of_sink.check()  # makes the tables of a participant without a service
     return of_sink.coordinator(log, OpenTelemetryTracing(), lambda: False)
 
 

@@ -76,7 +76,10 @@ class World:
         self.deaths = Deaths(folder, armed, points)
         self.drivers: dict[str, Driver] = {}
         self._until = time.monotonic() + AT_LAST
-        self._ports = {name: _reserve_port() for name in ("partner", *PARTICIPANTS)}
+        self._kind = KINDS[variant.kind]
+        is_embedded = self._kind.transport == "embedded"
+        services = [n for n in PARTICIPANTS if n != "ledger" or not is_embedded]
+        self._ports = {name: _reserve_port() for name in ("partner", *services)}
         self._lifeline, self._held = pipe()
         self._services: dict[str, Process] = {}
         self._lives: Counter[str] = Counter()
@@ -137,7 +140,7 @@ class World:
         if self._lives[name] > _LIVES:
             raise RuntimeError(f"{name} ends again and again: see its log")
         life = self._life(name, self.deaths.next_life(name))
-        port, kind = self._port(name), KINDS[self.variant.kind]
+        port, kind = self._port(name), self._kind
         if name == "partner":
             file = self.folder / "partner.db"
             process = Process(life, roles.partner, file, port)
@@ -168,8 +171,9 @@ class World:
         return (described.unreachable, described.unready) == (None, None)
 
     def _url(self, name: str) -> str:
-        kind = KINDS[self.variant.kind]
-        transport = kind.transport if name == "ledger" else "http"
+        transport = self._kind.transport if name == "ledger" else "http"
+        if transport == "embedded":
+            return f"{self.urls[name]}&into={TABLE}"
         if transport == "nats":  # a name of this world's own, at a server that lasts
             return shared().url(f"ledger-{self._port(name)}")
         return f"{transport}://127.0.0.1:{self._port(name)}"

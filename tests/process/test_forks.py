@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import multiprocessing
 import socket
 import weakref
+from typing import Any
 
 import pytest
+from support.branches import ONE, Branch, committing, prepare_at
+from support.participant import count
 from support.programs import in_child
+from support.waiting import AT_LAST, PATIENT
 
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.core.model import BranchId, Receipt, TransactionId
+from tracing_2pc.core.remote_participant import open_participant
+from tracing_2pc.core.states import Vote
 from tracing_2pc.http import time_limits
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.tracing.counted import Counted
@@ -87,6 +96,46 @@ def test_a_participant_is_opened(tmp_path):
 
     with rows._opening:
         assert in_child(open_it) == 1
+
+
+@pytest.mark.parametrize("option", ["sqlite", "table", "into"])
+def test_a_participant_without_a_service_is_asked(request, tmp_path, option):
+    """Where its parent has asked, and by two at once: each has sessions of its own."""
+    url = f"sqlite:///{tmp_path}/rows.db?table=orders"
+    if option != "sqlite":
+        url = f"{request.getfixturevalue('postgres_database')}&{option}=orders"
+    participant: Any = open_participant("orders", url, None, PATIENT)
+    participant.set_up()
+    transaction = TransactionId("test", 0, 1)
+
+    def prepare(partition: int) -> list[Branch]:
+        branches = [Branch(ONE.body, ONE.rows, f"{partition}.{n}") for n in range(5)]
+        for branch in branches:
+            vote = prepare_at(participant, transaction, branch)
+            assert vote is Vote.COMMIT
+        return branches
+
+    branches = prepare(0)
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=prepare, args=[n]) for n in (1, 2)]
+    for child in children:
+        child.start()
+    branches += prepare(3)
+    for child in children:
+        child.join(AT_LAST)
+        assert child.exitcode == 0
+    branches += [
+        dataclasses.replace(b, branch=f"{n}.{b.branch[2:]}")
+        for n in (1, 2)
+        for b in branches[:5]
+    ]
+    receipts = [
+        Receipt(BranchId.parse(b.branch), "orders", b.rows, b.digest, Vote.COMMIT)
+        for b in branches
+    ]
+    participant.commit(committing(transaction, *receipts))
+    assert count(participant._resource(), "orders") == 20 * ONE.rows
+    participant._resource().close()
 
 
 def test_a_reset_that_raises_hides_no_other():
