@@ -17,6 +17,7 @@ from support.kinds import sqlite_url
 from support.programs import messages
 from support.relay import Topic, TopicRelay
 
+from tracing_2pc.embedded.addresses import open_resource, read_address
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.relay import read_block
@@ -128,6 +129,36 @@ class TestPreparedTransactions(OnPostgresql):
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
         return select(where, "orders", "*")
+
+
+class Embedded(ResourceContract):
+    """As whoever asks a participant without a service opens it, by its address."""
+
+    option = "table"
+
+    def make_resource(self, where: str) -> ParticipantEngine:
+        mark = "&" if "?" in where else "?"
+        return open_resource(read_address(f"{where}{mark}{self.option}=orders"))
+
+    def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
+        return select(where, "orders", "*")
+
+
+@pytest.mark.ci
+class TestEmbeddedTable(Embedded, OnSqlite):
+    """A file."""
+
+
+@pytest.mark.ci
+class TestEmbeddedTableOnPostgresql(Embedded, OnPostgresql):
+    """A server."""
+
+
+@pytest.mark.ci
+class TestEmbeddedPreparedTransactions(Embedded, OnPostgresql):
+    """A plain table."""
+
+    option = "into"
 
 
 class OfLargeRows(ResourceContract):
