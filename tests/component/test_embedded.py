@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from support.branches import commit_of, prepare_at
 from support.served import unserved
-from support.waiting import PATIENT, UNDELAYED
+from support.waiting import AT_ONCE, PATIENT, UNDELAYED, until
 
 from tracing_2pc import ParticipantSink, TableSink, write
 from tracing_2pc.core.errors import (
@@ -28,6 +28,7 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import ParticipantState, Refusal, Vote
+from tracing_2pc.embedded import idle
 from tracing_2pc.inspection.view import view_transaction
 from tracing_2pc.operations.check import check
 from tracing_2pc.operations.init import init
@@ -114,6 +115,35 @@ def test_a_batch_that_is_not_decided_is_hidden(url):
     with pytest.raises(ParticipantRefusedError) as refused:
         participant.commit(commit_of(ID, "orders"))
     assert refused.value.state == "aborted"
+
+
+@pytest.mark.parametrize("option", ["table", "into"])
+def test_connections_that_are_idle_are_closed(postgres_database, option, monkeypatch):
+    """Not before the last one who asks is answered; later ones get new ones."""
+    monkeypatch.setattr(idle, "IDLE", AT_ONCE)
+    participant = opened(address(postgres_database, **{option: "orders"}))
+    participant.set_up()
+    engine: Any = participant._resource()  # type: ignore[attr-defined]
+    add, close = engine._journal.add_prepared, engine._store.close
+    closed = threading.Event()
+    monkeypatch.setattr(engine._store, "close", lambda: (close(), closed.set()))
+
+    def add_late(*about: Any, **more: Any) -> Any:
+        added = add(*about, **more)
+        assert not closed.wait(10 * idle.IDLE)
+        return added
+
+    with connected(postgres_database) as connection:
+        ours = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+        ours += "AND datname = current_database()"
+        until(lambda: connection.exec_driver_sql(ours).scalar() == 0)
+        closed.clear()
+        monkeypatch.setattr(engine._journal, "add_prepared", add_late)
+        assert prepare_at(participant, transaction=ID) is Vote.COMMIT
+        until(lambda: connection.exec_driver_sql(ours).scalar() == 0)
+        assert closed.is_set()
+    participant.commit(commit_of(ID, "orders"))
+    assert participant.show(ID).state is ParticipantState.COMMITTED
 
 
 @pytest.mark.parametrize("wrong", [-7200, 7200], ids=["behind", "ahead"])

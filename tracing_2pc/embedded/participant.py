@@ -50,6 +50,7 @@ from tracing_2pc.core.states import (
     Vote,
 )
 from tracing_2pc.embedded.addresses import Address, read_address
+from tracing_2pc.embedded.idle import in_use
 from tracing_2pc.participant.answers import Answer, BranchRef
 from tracing_2pc.participant.body import Body
 from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
@@ -376,7 +377,7 @@ class EmbeddedParticipant:
         """Ask the resource, and turn what it raises into what a participant answers."""
         try:
             engine = self._resource()
-            with answering_within(self.timeout):
+            with answering_within(self.timeout), in_use(engine):
                 if self.url not in _makers:
                     engine.find()
                 return ask(engine)
