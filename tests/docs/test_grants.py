@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from manual import blocks, page
-from support.branches import ONE, OTHER
+from support.branches import ONE, OTHER, commit_of, prepare_at
 from support.kinds import KINDS
 from support.participant import close, keep, no_sender
 from support.texts import texts
+from support.waiting import PATIENT
 
 from tracing_2pc.cli import main
-from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.errors import DecisionLogError, ParticipantUnavailableError
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.ports import Opening
+from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
+from tracing_2pc.core.states import ParticipantState, Vote
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.store import open_log
@@ -28,8 +33,11 @@ TEXTS = texts("kit")
 
 pytestmark = pytest.mark.ci
 
-ROLES = ("orders", "ledger", "orders_viewer", "ledger_service", '"the-job"')
-OWNERS, VIEWER, SERVICE = blocks(page("grants"), "sql")
+ROLES = (
+    *("orders", "ledger", "orders_viewer", "ledger_service", "ledger_viewer"),
+    '"the-job"',
+)
+OWNERS, VIEWER, SERVICE, LOOKS = blocks(page("grants"), "sql")
 Execute = Callable[[str], None]
 
 
@@ -78,6 +86,45 @@ def test_what_the_page_grants_is_enough(
     assert world.prepare("orders.2.1", OTHER).status_code == 200
     assert world.abort("orders.2.1").status_code == 200
     close(world)
+
+
+@pytest.mark.parametrize("option", ["table", "into"])
+def test_a_table_without_a_service_needs_no_more(postgres_database, execute, option):
+    """Its owner writes; one who may SELECT looks; one that owns nothing recovers."""
+
+    def of(role: str) -> RemoteParticipant:
+        url = postgres_database.replace("postgres@", f"{role}@")
+        return open_participant("orders", f"{url}&{option}=orders", None, PATIENT)
+
+    first, second, third = (TransactionId("test", n, 1) for n in range(3))
+    execute(OWNERS)
+    job: Any = of("ledger")
+    job.set_up()
+    prepare_at(job, first)
+    job.commit(commit_of(first, "orders"))
+    prepare_at(job, second)
+    execute(SERVICE)
+    execute(LOOKS)
+    looks = of("ledger_viewer")
+    assert looks.show(first).state is ParticipantState.COMMITTED
+    assert [one.transaction for one in looks.prepared().branches] == [second]
+    assert looks.identity() == job.identity()
+    assert looks.describe().unreachable is None
+    with pytest.raises(ParticipantUnavailableError, match="GRANT"):
+        looks.commit(commit_of(second, "orders"))
+    recovers = of("ledger_service")
+    if option == "into":  # by the role that has prepared it, and by no other
+        with pytest.raises(ParticipantUnavailableError):
+            recovers.commit(commit_of(second, "orders"))
+        recovers = job
+    recovers.commit(commit_of(second, "orders"))
+    writes = of("ledger_service")
+    assert prepare_at(writes, third) is Vote.COMMIT
+    writes.commit(commit_of(third, "orders"))
+    states = [looks.show(one).state for one in (first, second, third)]
+    assert states == [ParticipantState.COMMITTED] * 3
+    for one in (job, looks, recovers, writes):
+        one._resource().close()  # type: ignore[attr-defined]
 
 
 def test_a_role_that_owns_nothing_works_without_a_new_column(

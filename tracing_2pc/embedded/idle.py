@@ -50,7 +50,7 @@ def _watch() -> None:
         with _used.lock:
             for engine, left in list(_used.left.items()):
                 if not _used.asking[engine] and time.monotonic() - left >= IDLE:
-                    engine.close()  # it opens new ones when it is asked
+                    engine.release()
                     del _used.left[engine], _used.asking[engine]
             if not _used.asking:
                 _used.is_watched = False

@@ -402,6 +402,10 @@ class ParticipantEngine:
     def close(self) -> None:
         """Release everything. Nothing is lost if it is never called."""
         self._closed = True
+        self.release()
+
+    def release(self) -> None:
+        """Close connections that nobody uses now; who asks makes new ones."""
         self._database.engine.dispose()
         self._store.close()
 
