@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import metadata
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from support.programs import ran
 
 ROOT: Final = Path(__file__).parents[2]
 EXTRAS: Final = metadata("tracing-2pc").get_all("Provides-Extra")
 MARKS: Final = {"postgres": (), "launch": pytest.mark.ci, "all": pytest.mark.ci}
 
-PROGRAM: Final = r"""
+ALONE: Final = r"""
 import contextlib, importlib.metadata as installed, io, re, sys, traceback
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -50,6 +52,10 @@ class Refusing:
 sys.meta_path.insert(0, Refusing(needed(sys.argv[1])))
 for loaded in [n for n in sys.modules if n.partition(".")[0] == "packaging"]:
     del sys.modules[loaded]
+"""
+"""The extra that is named first is installed, and no other."""
+
+PROGRAM: Final = r"""
 from tracing_2pc.cli import main
 from tracing_2pc.core.ports import Opening
 from tracing_2pc.store import open_log
@@ -124,7 +130,7 @@ def test_every_command_says_which_extra_it_needs(extra, tmp_path, monkeypatch):
         "KUBECONFIG": "nowhere",
     }.items():
         monkeypatch.setenv(name, value)
-    command = [sys.executable, "-c", PROGRAM, extra, COMMANDS]
+    command = [sys.executable, "-c", ALONE + PROGRAM, extra, COMMANDS]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr
     lines = [line.split(" -> ", 2) for line in told.stdout.splitlines()]
@@ -138,3 +144,17 @@ def test_every_command_says_which_extra_it_needs(extra, tmp_path, monkeypatch):
     needing = {line[0] for line in lines if "pip install" in line[2]}
     first = {line.partition(" ")[0] for line in needing}
     assert first == NEEDING.get(extra, first), needing
+
+
+@pytest.mark.parametrize("extra", ["spark", "script"])
+def test_a_table_of_sqlite_and_a_folder_need_no_other_extra(extra, tmp_path):
+    """A row is in both, where no driver of another database is installed."""
+    program = """
+from tracing_2pc import FileSink, TableSink, write
+sinks = [TableSink("sqlite:///shop.db", "orders"), FileSink("out")]
+assert write(sinks, [{"id": 1}], application="orders", batch=0, log="sqlite:///log.db")
+"""
+    told = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = ran([sys.executable, "-c", ALONE + program, extra], cwd=tmp_path, env=told)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list(tmp_path.glob("out/*.parquet"))) == 1

@@ -80,9 +80,11 @@ def _table(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
 
 
 def _rows(database: str, options: Mapping[str, str]) -> ParticipantEngine:
-    from tracing_2pc.participant import PreparedTransactions, TaggedRows
+    from tracing_2pc.participant import TaggedRows
 
-    if "into" in options:
+    if "into" in options:  # needs PostgreSQL's driver, which others do without
+        from tracing_2pc.participant import PreparedTransactions
+
         return PreparedTransactions(database, options["into"])
     return TaggedRows(database, options["table"], _names(options, "key"))
 
