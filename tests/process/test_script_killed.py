@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +26,7 @@ from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import served
 
+ROOT = Path(__file__).parents[2]
 OF_TASKS = "driver.during_collection"  # a script has no task whose receipts it reads
 BY_ABORT = "files.before_abort"
 POINTS = [
@@ -112,3 +117,21 @@ def test_a_batch_that_a_participant_refuses_is_nowhere(tmp_path, ledger):
     """Not in the folder either, whose part was prepared first."""
     failing(tmp_path, ledger)
     assert held(tmp_path) == ([*range(4)], [*range(4)])
+
+
+def test_one_variable_kills_at_each_start(tmp_path):
+    """Without a file, by which all processes would count, until it is unset."""
+    program = f"""
+from tracing_2pc import TableSink, write
+sink = TableSink("sqlite:///{tmp_path}/shop.db", "orders")
+write(sink, [{{"id": 1}}], application="daily", batch=0, log="sqlite:///{tmp_path}/log.db")
+"""
+    named = {"TPC_FAILPOINT": "driver.before_decide"}
+    for told, ended in ((named, -signal.SIGKILL), (named, -signal.SIGKILL), ({}, 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, **told, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+            check=False,
+        )
+        assert done.returncode == ended

@@ -1,12 +1,13 @@
 """Kill or stop this process at a named point of the protocol: for tests and the demo.
 
-Set `TPC_FAILPOINT=<name>` or `<name>:<n>` (the n-th time it is reached, from 1) and
-`TPC_FAILPOINT_FILE` to a path that does not exist. The first process to get there
-creates the file with the name in it and kills its whole process group by SIGKILL;
-as the file exists then, it happens once however many processes are started again.
-Start such a process in a session of its own; a Spark task that shall take its driver
-along is given the driver's group in `TPC_FAILPOINT_GROUP`, which dies first. Without
-the variables a failpoint costs one test of a flag.
+Set `TPC_FAILPOINT=<name>` or `<name>:<n>` (the n-th time it is reached, from 1). The
+process that gets there kills its whole process group by SIGKILL. With
+`TPC_FAILPOINT_FILE`, a path that does not exist, the first process to get there creates
+the file with the name in it: as the file exists then, it happens once however many
+processes are started again. Start such a process in a group of its own, as an
+interactive shell does; a Spark task that shall take its driver along is given the
+driver's group in `TPC_FAILPOINT_GROUP`, which dies first. Without the variables a
+failpoint costs one test of a flag.
 
 They are read at import; `arm` reads them again.
 
@@ -34,7 +35,7 @@ _ARRIVED: Final = 0.2
 class _Armed(NamedTuple):
     name: str
     times: int
-    path: str
+    path: str | None
     signal: signal.Signals
 
 
@@ -54,7 +55,7 @@ def _read_variables() -> _Armed | None:
     if word not in _SIGNALS:
         known = " or ".join(_SIGNALS)
         raise ConfigurationError(f"TPC_FAILPOINT_SIGNAL={word}: expected {known}")
-    path = os.environ["TPC_FAILPOINT_FILE"]
+    path = os.environ.get("TPC_FAILPOINT_FILE")
     return _Armed(name, int(times or 1), path, _SIGNALS[word])
 
 
@@ -79,12 +80,13 @@ def failpoint(name: str) -> None:
 
 
 def _fire(armed: _Armed) -> None:
-    try:
-        file = os.open(armed.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    except FileExistsError:
-        return
-    os.write(file, armed.name.encode())
-    os.fsync(file)
+    if armed.path is not None:
+        try:
+            file = os.open(armed.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError:
+            return
+        os.write(file, armed.name.encode())
+        os.fsync(file)
     own = os.getpgrp()
     for group in dict.fromkeys((int(os.environ.get("TPC_FAILPOINT_GROUP", own)), own)):
         os.killpg(group, armed.signal)
