@@ -24,6 +24,7 @@ PAGES: Final = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "README.md": "quick-start.md",
     "SECURITY.md": "security-policy.md",
     "compose/README.md": "compose.md",
     "dashboards/README.md": "runbook.md",
@@ -34,7 +35,7 @@ PAGES: Final = {
 LAST: Final = {"architecture.md", "changelog.md", "contributing.md", "performance.md"}
 """The search shows these below what users look for."""
 
-_LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+_LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -1,21 +1,15 @@
-"""The files and commands of the first pages are run, in an empty folder."""
+"""The files and commands of the page on getting started are run, in an empty folder."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from manual import README, ROOT, block, blocks, page
-from support.programs import ran
+from manual import ROOT, block, blocks, page
+from reader import Reader
 from support.spark import serving
 from support.tracing import span_tree
 from support.waiting import until
@@ -25,126 +19,44 @@ from participants.processes import answers, free_ports
 PAGE = page("getting-started")
 
 
-class Reader:
-    """Types the commands of a page into one shell, in an empty folder.
-
-    On ports of its own; jobs are numbered as in a shell that a person types into.
-    """
-
-    def __init__(self, folder: Path, text: str) -> None:
-        self.folder, self.text = folder, text
-        self.ports = dict(zip(("8081", "8082", "8083"), free_ports(3), strict=True))
-        for name in ("ledger", "notifier", "job"):
-            code = self.with_ports(block(text, "python", f"# {name}.py:"))
-            (folder / f"{name}.py").write_text(code, encoding="utf-8")
-        self._printed = folder / "printed"
-        with self._printed.open("wb") as output:
-            self.shell = subprocess.Popen(
-                ["bash", "--norc"],
-                cwd=folder,
-                env=self.environment,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-            )
-        self.types("set -m\n")
-
-    def with_ports(self, text: str) -> str:
-        for shown, port in self.ports.items():
-            text = text.replace(shown, str(port))
-        return text
-
-    @property
-    def environment(self) -> dict[str, str]:
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK")}
-        spans = {"TPC_SPANS": str(self.folder / "spans")}
-        return {**kept, **spans, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
-
-    def types(self, command: str) -> None:
-        assert self.shell.stdin is not None
-        self.shell.stdin.write(self.with_ports(command).encode())
-        self.shell.stdin.flush()
-
-    def follows(self, containing: str) -> None:
-        """Type the block of the page that contains this."""
-        self.types(block(self.text, "sh", containing))
-
-    def printed(self) -> str:
-        return self._printed.read_text(errors="replace")
-
-    def sees(self, *patterns: str) -> None:
-        """Wait until lines like these are printed, one after another."""
-        wanted = re.compile(".*?".join(patterns), re.M | re.S)
-        until(self.printed, wanted.search, tell=lambda said: said[-4000:])
-
-    def sees_block(self, containing: str) -> None:
-        """Wait until what a block of the page shows is printed, but for its numbers."""
-        shown = self.with_ports(block(self.text, "", containing))
-        self.sees(*(_like(line) for line in shown.splitlines() if line.strip() != "…"))
-
-    def looks(self) -> str:
-        """Run the commands that show the rows."""
-        script = self.with_ports(block(self.text, "sh", "SELECT * FROM orders"))
-        how = {"cwd": self.folder, "env": self.environment}
-        return ran(["bash", "-c", script], **how).stdout
-
-    def is_ready(self, port: str) -> bool:
-        return answers(f"http://127.0.0.1:{self.ports[port]}/health/ready")
-
-    def stop(self) -> None:
-        for process in psutil.Process(self.shell.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.shell.kill()
-        self.shell.communicate()
+PORTS = "8081", "8082", "8083"
 
 
-def _like(line: str) -> str:
-    """Return the pattern of a printed line: any numbers, times and spaces; … is any."""
-    words = re.sub(r"[\d.]+ m?s\b", "{time}", " ".join(line.split()))
-    pattern = re.escape(re.sub(r"\b[0-9a-f]{32}\b", "{id}", words))
-    pattern = re.sub(
-        r"(?<!u)[0-9]+", r"\\d+", pattern.replace(r"\{time\}", r"[\d.]+ m?s")
-    )
-    pattern = pattern.replace(r"\{id\}", "[0-9a-f]{32}").replace(r"\ ", " +")
-    return "^ *" + re.sub("(?: [+])?…", r"[^\\n]*", pattern)
-
-
-@pytest.fixture(params=["README", "getting-started"])
-def reader(request, tmp_path) -> Iterator[Reader]:
-    text = README.read_text("utf-8") if request.param == "README" else PAGE
-    reader = Reader(tmp_path, text)
+@pytest.fixture
+def reader(tmp_path) -> Iterator[Reader]:
+    ports = dict(zip(PORTS, map(str, free_ports(3)), strict=True))
+    reader = Reader(tmp_path, PAGE, ports)
     yield reader
     reader.stop()
 
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_the_first_job_from_an_empty_folder(reader):
+def test_a_service_of_one_s_own_from_an_empty_folder(reader):
     """Three files and the commands beside them: each order is in both services and in a
-    file, once, although the ledger is killed; and what the page shows is printed."""
-    readme = reader.text != PAGE
+    file, once, although the ledger is killed."""
+
+    def is_ready(port: str) -> bool:
+        return answers(reader.typed(f"http://127.0.0.1:{port}/health/ready"))
+
+    def look() -> str:
+        return reader.follows("SELECT * FROM orders")
+
     reader.follows("tracing-2pc init")
     reader.follows("gunicorn notifier")
-    until(lambda: all(map(reader.is_ready, reader.ports)), tell=lambda _: "")
+    until(lambda: all(map(is_ready, PORTS)), tell=lambda _: reader.printed())
     reader.follows("mkdir -p in")
     reader.sees(r"ready: ", r"committed: .*batch=0 ")
-    until(reader.looks, shown_everywhere(1), tell=lambda _: reader.printed())
+    until(look, shown_everywhere(1), tell=lambda _: reader.printed())
     reader.follows("kill -9 %2")
     reader.sees(r"no vote yet")
-    assert "7.5" not in reader.looks()
+    assert "7.5" not in look()
     (again,) = [b for b in blocks(reader.text, "sh") if b.startswith("gunicorn")]
     reader.types(again)
     reader.sees(r"committed: .*batch=1 ")
-    until(reader.looks, shown_everywhere(2), tell=lambda _: reader.printed())
-    reader.follows("tracing-2pc trace orders.1")
-    reader.sees(r"tpc\.finish")
-    if readme:
-        for shown in ("ready:", "no vote yet", "batch=1", "tpc.transaction"):
-            reader.sees_block(shown)
-    reader.types("jobs\n")
-    reader.sees(r"^\[4\].*python job\.py")
+    until(look, shown_everywhere(2), tell=lambda _: reader.printed())
+    assert "tpc.finish" in reader.follows("tracing-2pc trace orders.1")
+    assert re.search(r"^\[4\].*python job\.py", reader.types("jobs"), re.M)
 
 
 def shown_everywhere(orders: int) -> Callable[[str], bool]:
@@ -160,16 +72,6 @@ def shown_everywhere(orders: int) -> Callable[[str], bool]:
         )
 
     return shown
-
-
-def test_the_readme_shows_the_same_example():
-    """Each of its blocks is one of the page that is run, word for word."""
-    readme = README.read_text(encoding="utf-8")
-    assert readme.count("\n") < 250
-    for language in ("python", "sh"):
-        shown = blocks(readme, language)
-        assert len(shown) >= 3
-        assert set(shown) <= set(blocks(PAGE, language))
 
 
 def test_the_sink_of_the_manual_is_one_trace(exported):
