@@ -104,7 +104,7 @@ def project(tmp_path_factory, monkeypatch) -> Iterator[Project]:
     names = ("new", "images", "engine")  # short: sockets are in the last
     empty, scratch, folder = (tmp_path_factory.mktemp(name) for name in names)
     monkeypatch.chdir(empty)
-    assert main(["new", "my-pipeline"]) == 0
+    assert main(["new", "my-pipeline", "--services"]) == 0
     monkeypatch.chdir(empty / "my-pipeline")
     assert main(["init"]) == 0
     with engine(folder) as at, contextlib.ExitStack() as stack:

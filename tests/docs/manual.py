@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from support.following import block, blocks, without_blocks
+
 from tracing_2pc.cli.arguments import parser
+
+__all__ = ["block", "blocks"]
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
@@ -27,7 +31,6 @@ PAGES: Final = [
 ]
 """What users and operators read."""
 
-_FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _CODE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 
@@ -36,20 +39,9 @@ def page(name: str) -> str:
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
-def blocks(text: str, language: str) -> list[str]:
-    """Return the blocks of code in a language."""
-    return [code for named, code in _FENCED.findall(text) if named == language]
-
-
-def block(text: str, language: str, containing: str) -> str:
-    """Return the one block of code that contains something."""
-    (only,) = [code for code in blocks(text, language) if containing in code]
-    return only
-
-
 def words(text: str) -> list[str]:
     """Return what stands in the text as code, outside of blocks, on one line each."""
-    return [" ".join(word.split()) for word in _CODE.findall(_FENCED.sub("", text))]
+    return [" ".join(word.split()) for word in _CODE.findall(without_blocks(text))]
 
 
 def rows(text: str, head: str, *, tables: int = 1) -> list[list[str]]:
@@ -61,7 +53,7 @@ def rows(text: str, head: str, *, tables: int = 1) -> list[list[str]]:
 
 def table_rows(text: str) -> list[str]:
     """Return the lines of all tables, as they are written."""
-    return re.findall(r"^\|.*\|$", _FENCED.sub("", text), re.MULTILINE)
+    return re.findall(r"^\|.*\|$", without_blocks(text), re.MULTILINE)
 
 
 @functools.cache

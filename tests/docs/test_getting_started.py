@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from manual import ROOT, block, blocks, page
-from reader import Reader
+from support.following import Reader
 from support.spark import serving
 from support.tracing import span_tree
 from support.waiting import until

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from brokers.conftest import kafka
-from manual import README, blocks, page
-from reader import Reader
+from manual import README, page
 from support.brokers import NEEDS_KAFKA
+from support.following import Reader, kill_and_look
 
 __all__ = ["kafka"]
 
@@ -33,27 +33,6 @@ def follow(tmp_path: Path) -> Iterator[Follow]:
     yield make
     for reader in readers:
         reader.stop()
-
-
-def kill_and_look(reader: Reader) -> None:
-    """From the job's first start to the one that finishes what a kill left."""
-
-    def look() -> list[int]:
-        seen = reader.follows("SELECT * FROM")
-        assert "Traceback" not in seen, seen
-        return [seen.count("9.5"), seen.count("7.5")]
-
-    said = reader.follows("mkdir -p in")
-    assert "committed: application=orders batch=0" in said
-    # Before Spark's first word: an address that is wrong is seen at once.
-    assert re.match(r"\S+ \S+ ready: application=orders ", said.lstrip())
-    assert look() == [2, 0]
-    assert "Killed" in reader.follows("TPC_FAILPOINT")
-    assert look() == [2, 0]
-    (again,) = [code for code in blocks(reader.text, "sh") if code == "python job.py\n"]
-    said = reader.types(again)
-    assert "committed: application=orders batch=1" in said
-    assert look() == [2, 2]
 
 
 def test_the_quick_start(follow):
@@ -89,5 +68,5 @@ def test_a_pair_of_stores(follow, name, new_database, request):
     reader.follows("export SHOP")
     kill_and_look(reader)
     said = reader.follows("tracing-2pc init")
-    assert "all is well" in said
+    assert "all is well" in said, said
     assert re.search("^orders.1.2  trace ", said, re.M)

@@ -332,9 +332,11 @@ def _add_keeping(add: Add) -> None:
     about = "with --yes; one line, kept in the audit"
     adopt.add_argument("--reason", default="", help=about)
 
-    new = add("new", "write a project that runs at once: job, services, tests")
+    new = add("new", "write a project that runs at once: job, settings, tests")
     about = "a new or empty folder; its name is that of the application"
     new.add_argument("folder", help=about)
+    about = "the job writes to two services, which are there too, and in containers"
+    new.add_argument("--services", action="store_true", help=about)
 
     init = add("init", "write settings and tokens, make the log's tables")
     init.add_argument("--application", help="a query that already ran without us")

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import enum
+import json
 from collections.abc import Iterator
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Final
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import check_application
 
-FILES: Final = (
+
+class Kind(str, enum.Enum):
+    """What the job of a project writes to; the folder of its own templates."""
+
+    ONE_FILE = "one_file"
+    SERVICES = "services"
+
+
+_BOTH: Final = (
     *("README.md", "requirements.txt", "tpc.toml", "pytest.ini", ".gitignore"),
-    *("job.py", "ledger.py", "notifier.py", "partner.py"),
-    *("tests/test_job.py", "tests/test_sink.py", "Dockerfile", "compose.yaml"),
+    *("job.py", "tests/test_job.py", "tests/test_sink.py"),
 )
-"""Each is a template in `project/`: its name without a leading dot, and `.txt`."""
+
+FILES: Final = {
+    Kind.ONE_FILE: _BOTH,
+    Kind.SERVICES: (
+        *_BOTH,
+        *("ledger.py", "notifier.py", "partner.py", "Dockerfile", "compose.yaml"),
+    ),
+}
+"""Each is a template, in `project/` or the kind's folder there.
+
+Its name is without a leading dot, and ends in `.txt`.
+"""
+
+_EXTRAS: Final = {
+    Kind.ONE_FILE: "spark",
+    Kind.SERVICES: "spark,participant,postgres,requests,otlp",
+}
 
 
-def new_project(folder: Path) -> Iterator[str]:
-    """Write a job, two services, settings and tests; yield a line about each file.
+def new_project(folder: Path, kind: Kind = Kind.ONE_FILE) -> Iterator[str]:
+    """Write a job, settings, tests and perhaps services; yield a line about each file.
 
     The folder's name is that of the application. No secret is written.
 
@@ -36,10 +60,10 @@ def new_project(folder: Path) -> Iterator[str]:
     try:
         if folder.exists() and any(folder.iterdir()):
             raise ConfigurationError(f"{folder} is not empty: nothing was written")
-        for target in FILES:
+        for target in FILES[kind]:
             file = folder / target
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(_filled(file.name, name), encoding="utf-8")
+            file.write_text(_filled(file.name, name, kind), encoding="utf-8")
             yield f"wrote {file}"
         (folder / "in").mkdir()
     except OSError as error:
@@ -47,9 +71,22 @@ def new_project(folder: Path) -> Iterator[str]:
     yield f"{folder / 'README.md'} says how to run it, kill it and test it"
 
 
-def _filled(file: str, name: str) -> str:
-    template = f"{file.removeprefix('.')}.txt"
-    text = resources.files(__package__).joinpath("project", template)
-    version = importlib.metadata.version("tracing-2pc")
+def _filled(file: str, name: str, kind: Kind) -> str:
+    template, project = f"{file.removeprefix('.')}.txt", resources.files(__package__)
+    text = project.joinpath("project", kind.value, template)
+    if not text.is_file():
+        text = project.joinpath("project", template)
     filled = text.read_text(encoding="utf-8").replace("{name}", name)
-    return filled.replace("{version}", version)
+    return filled.replace("{requirement}", _requirement(_EXTRAS[kind]))
+
+
+def _requirement(extras: str) -> str:
+    """Return what installs this version, from where it was installed here (PEP 610)."""
+    installed = metadata.distribution("tracing-2pc")
+    if (text := installed.read_text("direct_url.json")) is None:
+        return f"tracing-2pc[{extras}]~={installed.version}"
+    origin = json.loads(text)
+    url = origin["url"]
+    if vcs := origin.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return f"tracing-2pc[{extras}] @ {url}"

@@ -1,4 +1,4 @@
-"""Whoever follows a page: its files and commands, in an empty folder."""
+"""Whoever follows a page: its files and commands, typed in a folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,28 @@ from pathlib import Path
 from typing import Final
 
 import psutil
-from manual import block, blocks
+
 from support.waiting import until
 
+_FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _FILE: Final = re.compile(r"^# (\w+\.py):")
 _TIME: Final = r"[\d.]+ (?:m?s|min)"
+
+
+def without_blocks(text: str) -> str:
+    """Return a page's text outside of blocks of code."""
+    return _FENCED.sub("", text)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the blocks of code in a language."""
+    return [code for named, code in _FENCED.findall(text) if named == language]
+
+
+def block(text: str, language: str, containing: str) -> str:
+    """Return the one block of code that contains something."""
+    (only,) = [code for code in blocks(text, language) if containing in code]
+    return only
 
 
 class Reader:
@@ -100,6 +117,27 @@ class Reader:
                 process.kill()
         self._shell.kill()
         self._shell.communicate()
+
+
+def kill_and_look(reader: Reader, application: str = "orders") -> None:
+    """Follow a page from the job's first start to the one after a kill."""
+
+    def look() -> list[int]:
+        seen = reader.follows("SELECT * FROM")
+        assert "Traceback" not in seen, seen
+        return [seen.count("9.5"), seen.count("7.5")]
+
+    said = reader.follows("in/1.json")
+    assert f"committed: application={application} batch=0" in said
+    # Before Spark's first word: an address that is wrong is seen at once.
+    assert re.match(rf"\S+ \S+ ready: application={application} ", said.lstrip()), said
+    assert look() == [2, 0]
+    assert "Killed" in reader.follows("TPC_FAILPOINT")
+    assert look() == [2, 0]
+    shown = blocks(reader.text, "sh")
+    (again,) = [code for code in shown if re.fullmatch(r"python job\.py.*\n", code)]
+    assert f"committed: application={application} batch=1" in reader.types(again)
+    assert look() == [2, 2]
 
 
 def _like(line: str) -> str:
