@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from confluent_kafka.admin import AdminClient
 from spark.conftest import spark
 from support.brokers import NEEDS_KAFKA
+from support.nats import TOKEN
 from support.spark import read_numbers, write_numbers
-from support.waiting import AT_LAST, until
+from support.transports import Served
+from support.waiting import AT_LAST, PATIENT, until
 
 from bench.kafka_broker import Broker, running
 from brokers.publishing import Broker as AnyBroker
+from participants.processes import Process, stopping
 from tracing_2pc import FileSink, TableSink, TopicSink, write
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import ConfigurationError
@@ -90,6 +94,36 @@ def killed_before_it_sends(broker: AnyBroker, topic: str, folder: Path) -> None:
         check=False,
     )
     assert ended.returncode == -signal.SIGKILL
+
+
+def test_a_service_sends_from_its_start(broker, tmp_path, monkeypatch):
+    """`tracing-2pc serve`, which nobody has asked anything: what a job has left."""
+    monkeypatch.setenv("TPC_TOKEN", TOKEN)
+    killed_before_it_sends(broker, "sent-by-a-service", tmp_path)
+    free_the_lease(tmp_path)
+    sink = kafka_sink(broker, "sent-by-a-service", tmp_path)
+    (participant,) = sink.participants.values()
+    service = Served("http", participant.inner.url, tmp_path)
+    with stopping(service):
+        Process.start(service)
+        until(
+            lambda: len(broker.read("sent-by-a-service")),
+            lambda count: count == len(ROWS),
+            tell=lambda _: service.tail(),
+        )
+        assert service.stop(PATIENT) == 0
+
+
+def test_a_service_makes_its_topic(broker, tmp_path, monkeypatch):
+    """As the start of a job does, before anything was asked."""
+    monkeypatch.setenv("TPC_TOKEN", TOKEN)
+    sink = kafka_sink(broker, "made-by-a-service", tmp_path)
+    (participant,) = sink.participants.values()
+    service = Served("http", participant.inner.url, tmp_path)
+    with stopping(service):
+        service.start()
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        assert "made-by-a-service" in admin.list_topics(timeout=PATIENT).topics
 
 
 def test_a_script_writes_a_table_and_a_topic(broker: Broker, tmp_path: Path) -> None:

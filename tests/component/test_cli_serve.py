@@ -51,6 +51,8 @@ def test_a_wrong_call_is_one_line(capsys, words, line):
     ("address", "line"),
     [
         ("sqlite:///ledger.db?tabel=orders", "'ledger': unknown option 'tabel'"),
+        ("python:nowhere:rows", "'ledger': python:nowhere:rows cannot be imported"),
+        ("kafka://broker/totals", "'ledger': add ?outbox="),
     ],
 )
 def test_a_wrong_address_is_one_line(capsys, monkeypatch, address, line):

@@ -27,7 +27,6 @@ _EXTRAS: Final = {
     "operator": "launch",
     **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection", "google"), "grpc"),
     "nats": "nats",
-    "psycopg": "postgres",
 }
 """The extra that has a package, or what a command needs; else it is `participant`."""
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ssl
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from tracing_2pc.cli.arguments import DONE
 from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.addresses import name_of
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.remote_participant import EMBEDDED
+from tracing_2pc.core.remote_participant import EMBEDDED, open_participant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.operations.wiring import participant_named
 from tracing_2pc.wire.serving import listen_at, parse_address
-
-if TYPE_CHECKING:
-    from flask import Flask
-
-    from tracing_2pc.embedded.addresses import Address
 
 HTTP_LISTEN: Final = "127.0.0.1:8081"
 GRPC_LISTEN: Final = "127.0.0.1:50051"
@@ -56,9 +49,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         listen = options.listen or HTTP_LISTEN
         # Said here in one line: gunicorn tries a port for seconds.
         listen_at(*parse_address(listen)).close()
-        _address(options.name, settings)
+        _check(options.name, settings)
 
-        def make() -> Flask:  # at a reload by the settings as they are then
+        def make() -> Any:  # at a reload by the settings as they are then
             return _application(options.name, Settings.load(options.config))
 
         Gunicorn(make, bind=listen, certfile=certificate, keyfile=key).run()
@@ -76,15 +69,13 @@ def _check_certificate(certificate: str, key: str) -> None:
         ) from None
 
 
-def _address(name: str, settings: Settings) -> Address:
-    """Return what is to be served; nothing is opened.
+def _check(name: str, settings: Settings) -> str:
+    """Return the address that is to be served; nothing is connected to.
 
     Raises:
         ConfigurationError: the settings have no such participant, or not the address
             that a service opens, or no tokens.
     """
-    from tracing_2pc.embedded.addresses import read_address
-
     url = participant_named(name, settings.participants)
     if url.partition(":")[0].lower() not in EMBEDDED:
         raise ConfigurationError(
@@ -98,27 +89,20 @@ def _address(name: str, settings: Settings) -> Address:
             "tokens file, and name it in tokens_file (TPC_TOKENS_FILE)"
         )
     TokenGate.read(Path(settings.tokens_file))
-    with _named(name):
-        return read_address(url)
+    if not url.startswith("python:"):  # which a process imports after its fork
+        open_participant(name, url, None, settings.request_timeout)
+    return url
 
 
-def _application(name: str, settings: Settings) -> Flask:
-    from flask import Flask
+def _application(name: str, settings: Settings) -> Any:
+    from tracing_2pc.embedded.addresses import read_address
+    from tracing_2pc.http.server import participant_application
 
-    from tracing_2pc.http.server import participant_blueprint
-
-    app, address = Flask(__name__), _address(name, settings)
-    with _named(name):
-        resource = address.open()
-        tokens, own = settings.tokens_file, name_of(name)
-        app.register_blueprint(participant_blueprint(resource, tokens=tokens, name=own))
-    app.extensions["resource"] = resource
-    return app
-
-
-@contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
+    url, tokens, own = _check(name, settings), settings.tokens_file, name_of(name)
     try:
-        yield
+        resource = read_address(url).open()
+        application = participant_application(resource, tokens=tokens, name=own)
+        resource.settle()
     except ConfigurationError as error:
         raise ConfigurationError(f"participant {name!r}: {error}") from None
+    return application

@@ -9,7 +9,7 @@ import os
 from functools import partial
 from typing import Any
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Blueprint, Flask, Response, jsonify, request
 from werkzeug.serving import is_running_from_reloader
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -85,6 +85,19 @@ def participant_blueprint(
         raise ConfigurationError(str(error)) from None
     open_or_warn(resource.open, "participant")
     return routes.blueprint()
+
+
+def participant_application(
+    resource: ParticipantEngine, *, tokens: str | None, name: str
+) -> Flask:
+    """Return an application that is one participant, and closes it at its end.
+
+    Arguments and errors are those of `participant_blueprint`.
+    """
+    app = Flask(__name__)
+    app.register_blueprint(participant_blueprint(resource, tokens=tokens, name=name))
+    app.extensions["resource"] = resource
+    return app
 
 
 @dataclasses.dataclass(frozen=True)
