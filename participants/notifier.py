@@ -3,8 +3,7 @@
 `NOTIFIER_DATABASE=sqlite:///notifier.db PARTNER_URL=http://127.0.0.1:8083/notifications
 TPC_TOKENS_FILE=tokens python -m participants.notifier`
 
-With `PARTNER_URL=kafka://broker:9092/notices` it publishes to that topic, with
-`PARTNER_URL=activemq://broker:61613/event-queue-out` to that queue.
+With `PARTNER_URL=kafka://broker:9092/notices` it publishes to that topic.
 
 "Committed" means that the partner will be told: durably accepted for sending.
 """
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def create_app() -> Flask:
-    """Make the application; `PARTNER_URL` takes POSTs, or is a topic or a queue."""
+    """Make the application; `PARTNER_URL` takes POSTs, or is a topic."""
     app = Flask(__name__)
     outbox = Outbox(
         "env:NOTIFIER_DATABASE",
@@ -44,11 +43,6 @@ def _partner(url: str) -> HttpPartner | Relay:
 
         servers, topic = rest.split("/")
         return KafkaRelay(servers, topic=topic, key="carrier")
-    if kind == "activemq":
-        from tracing_2pc.activemq import ActiveMQRelay
-
-        addresses, queue = rest.split("/")
-        return ActiveMQRelay(addresses, queue=queue)
     return HttpPartner(url, timeout=2.0)
 
 

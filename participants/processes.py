@@ -180,17 +180,35 @@ class Service(Process):
         self.start(**environment)
 
 
-class Ledger(Service):
-    """The ledger: a table, served by `tracing-2pc serve` in one process.
-
-    It has no key on purpose: a batch that were applied twice would be seen twice.
+class Served(Service):
+    """A participant that `tracing-2pc serve` serves, in one process.
 
     Args:
-        database: SQLAlchemy's URL of it, without a password.
+        name: the participant's.
+        address: of its table, topic or queue, without a password.
         port: where to listen.
         log: file to which its output is appended.
         environment: variables added to ours.
-        table: sums per day, origin and carrier, or another one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        port: int,
+        log: Path,
+        environment: Mapping[str, str | None],
+    ) -> None:
+        own = {"WEB_CONCURRENCY": "1", "TPC_PARTICIPANTS": f"{name}={address}"}
+        super().__init__(name, port, log, {**own, **environment})
+        place = ("serve", name, "--listen", f"127.0.0.1:{port}")
+        self._command = [sys.executable, "-m", "tracing_2pc", *place]
+
+
+class Ledger(Served):
+    """The ledger: sums per day, origin and carrier, or another table.
+
+    It has no key on purpose: a batch that were applied twice would be seen twice.
     """
 
     def __init__(
@@ -201,16 +219,14 @@ class Ledger(Service):
         environment: Mapping[str, str | None],
         table: str = "flights_daily",
     ) -> None:
-        own = {"WEB_CONCURRENCY": "1", "TPC_PARTICIPANTS": ledger_at(database, table)}
-        super().__init__("ledger", port, log, {**own, **environment})
-        place = ("serve", "ledger", "--listen", f"127.0.0.1:{port}")
-        self._command = [sys.executable, "-m", "tracing_2pc", *place]
+        address = table_at(database, table)
+        super().__init__("ledger", address, port, log, environment)
 
 
-def ledger_at(database: str, table: str = "flights_daily") -> str:
-    """Return `TPC_PARTICIPANTS` for a ledger at the URL of a database."""
+def table_at(database: str, table: str = "flights_daily") -> str:
+    """Return the address of a table in a database that is given as SQLAlchemy's URL."""
     mark = "&" if "?" in database else "?"
-    return f"ledger={database.replace('+psycopg', '')}{mark}table={table}"
+    return f"{database.replace('+psycopg', '')}{mark}table={table}"
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from participants import demo
 from participants.demo import Demo
 from participants.embedded import databases
 from participants.oracle import judge
-from participants.processes import Ledger, Service, free_ports, ledger_at, stopping
+from participants.processes import Ledger, Service, free_ports, stopping, table_at
 from tracing_2pc.core.remote_participant import open_participant
 
 
@@ -65,7 +65,7 @@ def test_the_demo_over_nats_grpc_and_http(tmp_path, monkeypatch, days):
         monkeypatch.setattr(demo, "Ledger", by_nats)
         search_database = database("search")
         laid = Demo.prepare(tmp_path / "demo", database("ledger"), database("notifier"))
-        address = ledger_at(search_database)
+        address = f"ledger={table_at(search_database)}"
         told = {**laid.ledger._environment, "TPC_PARTICIPANTS": address}
         plain = Ledger(search_database, port, tmp_path / "search.log", told)
         words = ["--grpc", "--listen", f"127.0.0.1:{port}"]

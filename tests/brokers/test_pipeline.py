@@ -21,6 +21,7 @@ from support.waiting import ANSWERED, AT_LAST, until
 from participants.processes import (
     Ledger,
     Process,
+    Served,
     Service,
     free_ports,
     start_together,
@@ -61,27 +62,18 @@ def pipeline(activemq: Broker, backend: Backend, tmp_path: Path) -> Iterator[Pip
     token_of = dict(line.split() for line in tokens.read_text().splitlines()[1:])
     with tokens.open("a") as file:
         file.write(f"producer {TOKEN} shop\n")
-    (ledger_port, *ports), queue = free_ports(3), activemq.topic()
+    ports, queue = free_ports(3), activemq.topic()
     ledger_database = f"sqlite:///{tmp_path}/ledger.db"
     common = {
         "TPC_TOKENS_FILE": str(tokens),
         "OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint,
         "INBOX_DATABASE": f"sqlite:///{tmp_path}/inbox.db",
     }
-    environments = {
-        "gateway": common,
-        "notifier": {
-            "NOTIFIER_DATABASE": f"sqlite:///{tmp_path}/notifier.db",
-            "PARTNER_URL": f"activemq://{activemq.place}/{queue}",
-            **common,
-        },
-    }
-    gateway, notifier = (
-        Service(name, port, logs / f"{name}.log", environment)
-        for port, (name, environment) in zip(ports, environments.items(), strict=True)
-    )
-    log = logs / "ledger.log"
-    ledger = Ledger(ledger_database, ledger_port, log, common, "events")
+    outbox = f"outbox=sqlite:///{tmp_path}/notifier.db"
+    address = f"activemq://{activemq.place}/{queue}?{outbox}"
+    gateway = Service("gateway", ports[0], logs / "gateway.log", common)
+    notifier = Served("notifier", address, ports[1], logs / "notifier.log", common)
+    ledger = Ledger(ledger_database, ports[2], logs / "ledger.log", common, "events")
     took = {"ACTIVEMQ": activemq.place, "QUEUE": f"{queue}-in", "EVENT_ID": "order"}
     python = [sys.executable, "-m"]
     intake = Process(

@@ -30,7 +30,8 @@ from support.waiting import AT_LAST, until
 
 from chaos.readers import differences
 from chaos.world import Place, made
-from participants.processes import Ledger, Process, Service, free_ports
+from participants.processes import Ledger, Process, Served, Service, free_ports
+from tracing_2pc.embedded.addresses import with_options
 
 _CLIENTS: Final = 32
 _SENDERS: Final = 4
@@ -72,21 +73,14 @@ class Events(Place):
             "INBOX_DATABASE": inbox,
         }
         place = self._broker.place
-        out = {
-            "NOTIFIER_DATABASE": notifier,
-            "PARTNER_URL": f"activemq://{place}/{_OUT}",
-        }
-        given = {
-            "gateway": {},
-            "notifier": out,
-        }
-        port, *ports = free_ports(3)
+        ports, outbox = free_ports(3), notifier.replace("+psycopg", "")
+        out = with_options(f"activemq://{place}/{_OUT}", {"outbox": outbox})
+        logs = [folder / f"{name}.log" for name in ("gateway", "ledger", "notifier")]
         self.services = {
-            name: Service(name, port, folder / f"{name}.log", {**common, **own})
-            for (name, own), port in zip(given.items(), ports, strict=True)
+            "gateway": Service("gateway", ports[0], logs[0], common),
+            "ledger": Ledger(ledger, ports[1], logs[1], common, "events"),
+            "notifier": Served("notifier", out, ports[2], logs[2], common),
         }
-        log_file = folder / "ledger.log"
-        self.services["ledger"] = Ledger(ledger, port, log_file, common, "events")
 
         def process(name: str, command: Sequence[str], **own: str) -> Process:
             return Process(name, command, folder / f"{name}.log", {**common, **own})
