@@ -17,7 +17,7 @@ from support.kinds import sqlite_url
 from support.programs import messages
 from support.relay import Topic, TopicRelay
 
-from tracing_2pc.embedded.addresses import open_resource, read_address
+from tracing_2pc.embedded.addresses import read_address
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.relay import read_block
@@ -138,7 +138,7 @@ class Embedded(ResourceContract):
 
     def make_resource(self, where: str) -> ParticipantEngine:
         mark = "&" if "?" in where else "?"
-        return open_resource(read_address(f"{where}{mark}{self.option}=orders"))
+        return read_address(f"{where}{mark}{self.option}=orders").open()
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
         return select(where, "orders", "*")
