@@ -1,4 +1,4 @@
-"""TCP connections of one process: opened once, and used for every transaction."""
+"""Connections of one process: opened once, and used for every transaction."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from urllib.parse import urlsplit
 from bench.counts.count import Count, Expected
 from bench.driver import apply, coordinator, tasks
 from bench.ledgers import ledgers
+from bench.postgresql import listening
 from bench.records import numbers
+from tracing_2pc import TableSink
 from tracing_2pc.store import open_log
 
 NAMES: Final = ("a", "b")
 TRANSACTIONS: Final = int(os.environ.get("COUNTS_TRANSACTIONS", "1000"))
 """The count is the same for fewer, which take less time."""
 _MEMORY: Final = "/dev/shm"
+_FEW: Final = 20
+_SESSIONS: Final = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+)
 CONNECTIONS: Final = Expected(
     1, "a participant is asked one thing at a time, so one kept connection is enough"
 )
@@ -40,6 +47,28 @@ def counts(folder: Path) -> Iterator[Count]:
         log.close()
     name = f"connections for {TRANSACTIONS} transactions, {len(NAMES)} participants"
     yield CONNECTIONS.count(name, actual, len(NAMES))
+    yield _without_services(folder)
+
+
+def _without_services(folder: Path) -> Count:
+    """Count the sessions of a process that opens two tables of one server by itself."""
+    import psycopg
+
+    with listening() as url:
+        tables = [TableSink(url, "numbers", name="a"), TableSink(url, "others")]
+        participants = {n: p for t in tables for n, p in t.participants.items()}
+        for table in tables:
+            table.check("counts")
+        log = open_log(f"sqlite:///{folder / 'embedded.db'}")
+        driver = coordinator(log, participants)
+        writes = [tasks(table, [numbers(3)]) for table in tables]
+        for batch in range(_FEW):
+            apply(driver, batch, lambda r: [c for write in writes for c in write(r)])
+        log.close()
+        with psycopg.connect(url) as connection:
+            ((actual,),) = connection.execute(_SESSIONS).fetchall()
+    name = f"sessions after {_FEW} transactions, {len(tables)} tables without services"
+    return CONNECTIONS.count(name, actual, len(tables))
 
 
 @contextlib.contextmanager
