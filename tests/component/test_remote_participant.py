@@ -73,8 +73,9 @@ def test_a_scheme_without_a_transport_is_one_clear_line():
     assert str(refused.value) == (
         "participant 'ledger': no transport for pigeon:// is known: use http://, "
         "https://, grpc://, grpcs://, nats://, nats+tls://, activemq://, "
-        "kafka://, postgresql://, sqlite://, python:module:attribute, install a package that has pigeon among its "
-        "tracing_2pc.transports, or call register_transport"
+        "kafka://, postgresql://, sqlite://, python:module:attribute, install "
+        "a package that has pigeon among its tracing_2pc.transports, "
+        "or call register_transport"
     )
     with pytest.raises(ValueError, match="no transport for pigeon:// is known"):
         check_url("pigeon://there:50051")
