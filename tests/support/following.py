@@ -135,9 +135,9 @@ def kill_and_look(reader: Reader, application: str = "orders") -> None:
     assert "Killed" in reader.follows("TPC_FAILPOINT")
     assert look() == [2, 0]
     shown = blocks(reader.text, "sh")
-    (again,) = [code for code in shown if re.fullmatch(r"python job\.py.*\n", code)]
+    (again,) = [code for code in shown if re.match(r"python job\.py( --once)?\n", code)]
     assert f"committed: application={application} batch=1" in reader.types(again)
-    assert look() == [2, 2]
+    assert look() == [2, 2], reader.printed()
 
 
 def _like(line: str) -> str:
