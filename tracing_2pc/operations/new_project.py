@@ -29,7 +29,7 @@ FILES: Final = {
     Kind.ONE_FILE: _BOTH,
     Kind.SERVICES: (
         *_BOTH,
-        *("ledger.py", "notifier.py", "partner.py", "Dockerfile", "compose.yaml"),
+        *("notifier.py", "partner.py", "Dockerfile", "compose.yaml"),
     ),
 }
 """Each is a template, in `project/` or the kind's folder there.
