@@ -66,7 +66,7 @@ tools: setup auto-instrumented  ## programs that tests run: strace, Prometheus, 
 	@tools/registry
 	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m support.spark_defaults
 
-demo: | java .venv/demo-ready  ## stream a month of flights into two services, with kills, and judge it
+demo: | java .venv/demo-ready  ## stream a month of flights into a table and a service, with kills, and judge it
 	@$(JAVA) $(BIN)/tracing-2pc demo $(ARGS)
 
 test: lint tools  ## each real thing at least once: some minutes

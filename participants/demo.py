@@ -1,12 +1,13 @@
-"""`tracing-2pc demo`: real data through two services, with kills inside transactions.
+"""`tracing-2pc demo`: real data to a table and a service, with kills in transactions.
 
-Starts a partner, a ledger and a notifier, streams NYC flights of January 2013 into the
-ledger and the notifier, one day a batch. Two things go wrong. The driver and the
-notifier lose their power when the ledger has committed a day and the notifier has not:
-a flight is at one of them and not at the other. Later the ledger is killed before a
-commit. Each is started again; the ledger when a watcher has said that its transaction
-is stuck, and on a terminal when somebody has looked at it in the console. At the end an
-oracle that shares no code with the job compares what is there with the source.
+Starts a partner and a notifier, a service, and streams NYC flights of January 2013 into
+the notifier and a ledger, a table that the job opens itself: one day a batch. Two
+things go wrong. The driver and the notifier lose their power when the ledger has
+committed a day and the notifier has not: a flight is at one of them and not at the
+other. Later the notifier is killed before a commit. Each is started again; the second
+time when a watcher has said that its transaction is stuck, and on a terminal when
+somebody has looked at it in the console. At the end an oracle that shares no code with
+the job compares what is there with the source.
 
 With `--kafka` the flights come from a topic, and the notifier publishes to one. It is
 killed once more, in the middle of a publication.
@@ -39,7 +40,7 @@ from .demo_screen import Flight, say, show_batch, show_start, why_slow
 from .embedded import databases
 from .flights import APPLICATION
 from .oracle import judge
-from .processes import Ledger, Process, Service, free_ports, stopping
+from .processes import Process, Service, free_ports, stopping, table_at
 from .serve import PACKAGE, ROOT
 from .topics import Broker
 from .watching import Operator
@@ -50,8 +51,11 @@ STALLED = 180.0
 COLD = 900.0
 """The same for the first batch: a slow machine has Spark's start before it."""
 
+COMMITTING = "participant.before_commit"
+"""Where the notifier is killed."""
+
 PUBLISHING = "relay.before_commit"
-"""Where the notifier is killed, if it publishes to a topic."""
+"""Where it is killed once more, if it publishes to a topic."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -121,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--embedded", choices=["postgres", "sqlite"], default="postgres",
-        help="the services' databases; default: postgres",
+        help="the databases of ledger and notifier; default: postgres",
     )  # fmt: skip
     parser.add_argument(
         "--kafka", action="store_true",
@@ -146,17 +150,19 @@ class Demo:
     folder: Path
     ledger_database: str
     partner: Service | Broker
-    ledger: Service
+    ledger: str
+    """Its address."""
     notifier: Service
     job: Process
     operator: Operator
     log: SqlDecisionLog
     token: str
+    """A reference to the one that may look."""
 
     @property
-    def services(self) -> tuple[Service | Broker, Service, Service]:
+    def services(self) -> tuple[Service | Broker, Service]:
         """In the order of their start."""
-        return self.partner, self.ledger, self.notifier
+        return self.partner, self.notifier
 
     @classmethod
     def prepare(
@@ -165,15 +171,26 @@ class Demo:
         ledger_database: str,
         notifier_database: str,
         *,
+        ledger: str = "",
         kafka: bool = False,
     ) -> Demo:
-        """Lay everything out; nothing runs yet."""
+        """Lay everything out; nothing runs yet.
+
+        Args:
+            folder: holds it.
+            ledger_database: URL of the ledger's.
+            notifier_database: URL of the notifier's.
+            ledger: the ledger's address, if a service of somebody else keeps it.
+            kafka: read a topic, and publish to one.
+        """
         tokens = folder / "tokens"
         log = f"sqlite:///{folder / 'decisions.db'}"
         for _ in init(folder / "tpc.toml", Settings(log=log), tokens):
             pass
         token_of = dict(line.split() for line in tokens.read_text().splitlines()[1:])
-        ports, logs = free_ports(3), folder / "logs"
+        viewer = folder / "viewer"
+        viewer.write_text(token_of["viewer"], encoding="utf-8")
+        ports, logs = free_ports(2), folder / "logs"
         partner: Service | Broker
         if kafka:
             partner = Broker(folder / "kafka", logs / "broker.log")
@@ -189,9 +206,9 @@ class Demo:
             "TPC_TRACE_FILE": str(folder / "trace.jsonl"),
             "TPC_SPANS": str(folder / "spans"),
         }
-        ledger = Ledger(ledger_database, ports[1], logs / "ledger.log", common)
+        ledger = ledger or table_at(ledger_database)
         notifier = Service(
-            "notifier", ports[2], logs / "notifier.log",
+            "notifier", ports[1], logs / "notifier.log",
             {
                 "NOTIFIER_DATABASE": notifier_database,
                 "PARTNER_URL": told,
@@ -200,23 +217,16 @@ class Demo:
         )  # fmt: skip
         job = Process(
             "job",
-            [
-                sys.executable,
-                "-m",
-                f"{PACKAGE}.job",
-                str(folder),
-                ledger.url,
-                notifier.url,
-            ],
+            [sys.executable, "-m", f"{PACKAGE}.job", str(folder), ledger, notifier.url],
             logs / "job.log",
             {"TPC_TOKEN": token_of["job"], "PYTHONPATH": str(ROOT), **common, **topic},
         )
-        addresses = f"ledger={ledger.url},notifier={notifier.url}"
+        addresses = f"ledger={ledger},notifier={notifier.url}"
         settings = {**common, "TPC_LOG": log, "TPC_PARTICIPANTS": addresses}
         operator = Operator(logs, token_of["operator"], settings)
         return cls(
             folder, ledger_database, partner, ledger, notifier, job, operator,
-            open_log(log), token_of["viewer"],
+            open_log(log), f"file:{viewer}",
         )  # fmt: skip
 
     def run(
@@ -231,16 +241,10 @@ class Demo:
         """
         days = range(1, batches + 1)
         kafka = self.partner if isinstance(self.partner, Broker) else None
-        # The driver's last batch is sent to the ledger again, once or twice: when it
-        # is delivered, and when its replay is confirmed. So a later batch n is its
-        # commit n + 1 or n + 2.
         kill_driver = batches // 3 + 1
-        kill_ledger = min(batches + 1, 2 * batches // 3 + 3)
-        say(f"starting a {self.partner.name}, a ledger and a notifier")
-        armed = self._armed("participant.before_commit", kill_ledger) if crash else {}
-        self.ledger.launch(**armed)
+        say(f"starting a {self.partner.name} and a notifier; the ledger is a table")
         # It loses its power together with the driver.
-        armed = self._armed("participant.before_commit", kill_driver, "notifier-")
+        armed = self._armed(COMMITTING, kill_driver, "first-")
         self.notifier.launch(**(armed if crash else {}))
         self.partner.launch()
         for service in self.services:
@@ -288,11 +292,12 @@ class Demo:
             batches: days to stream.
             hit: the day in which the driver and the notifier lose their power.
             ask: as in `run`.
-            crash: they do. A notifier that publishes dies once more, perhaps after the
-                job.
+            crash: they do, and the notifier dies once more. One that publishes dies a
+                third time, perhaps after the job.
         """
         began = moved = time.monotonic()
-        count, driver_due, relay_due = 0, crash, crash and self._by_topic
+        count, driver_due, stuck_due = 0, crash, crash
+        relay_due = crash and self._by_topic
         flight = None if self._by_topic or not crash else Flight.of_day(hit)
         while self.job.alive() or self.job.wait(1) != 0 or relay_due:
             time.sleep(0.2)
@@ -300,11 +305,12 @@ class Demo:
                 yield self._restart_driver(batches, flight)
                 driver_due, moved = False, time.monotonic()
             if not driver_due and not self.notifier.alive():
-                yield self._restart_notifier()
-                relay_due = False
-            if not self.ledger.alive():
-                yield self._restart_ledger(ask)
-                moved = time.monotonic()
+                if stuck_due:
+                    yield self._restart_stuck(ask)
+                    stuck_due, moved = False, time.monotonic()
+                else:
+                    yield self._restart_publishing()
+                    relay_due = False
             if (committed := self._committed()) != count:
                 count, moved = committed, time.monotonic()
                 show_batch(count, None if self._by_topic else batches)
@@ -342,30 +348,30 @@ class Demo:
         if flight:
             places = flight.places(self.ledger_database, self.partner.url)
             self._show(flight, places)
-        # In a publication half-way through: each day has notices, and so each batch.
-        again = self._armed(PUBLISHING, max(1, batches // 3)) if self._by_topic else {}
-        self.notifier.start(**again)
+        # What was cut short is sent to it again, once or twice: when it is delivered,
+        # and when its replay is confirmed; each later day once.
+        times = min((batches + 1) // 3 + 2, batches - batches // 3)
+        self.notifier.start(**self._armed(COMMITTING, times))
         kill = self._found("driver and notifier", point)
         self.job.start()
         say("started both again: the new driver goes on with what is decided")
         return kill
 
-    def _restart_ledger(self, ask: Callable[[str], object] | None) -> Kill:
+    def _restart_stuck(self, ask: Callable[[str], object] | None) -> Kill:
         time.sleep(2.0)  # long enough for the driver to notice
-        point = "participant.before_commit"
-        self._check_killed("ledger", point, self.ledger)
-        kill = self._found("ledger", point)
+        self._check_killed("notifier", COMMITTING, self.notifier)
+        kill = self._found("notifier", COMMITTING)
         say("waiting for the watcher to say what is stuck")
         flag = self.operator.flag(kill.transaction)
         say(f"FLAGGED {flag}" if flag else "the watcher has said nothing of it")
         if ask:
             say(f"look at {self.operator}")
-            ask("press Enter to start the ledger again")
-        self.ledger.start()
-        say("started the ledger again")
+            ask("press Enter to start the notifier again")
+        self.notifier.start(**(self._armed(PUBLISHING, 1) if self._by_topic else {}))
+        say("started the notifier again")
         return dataclasses.replace(kill, flag=flag)
 
-    def _restart_notifier(self) -> Kill:
+    def _restart_publishing(self) -> Kill:
         self._check_killed("notifier", PUBLISHING, self.notifier)
         # What is published is committed.
         kill = Kill("notifier", PUBLISHING, transaction="", state="", states={})
@@ -382,7 +388,8 @@ class Demo:
         fired.rename(f"{fired}.seen")  # the next death is not this one
 
     def _found(self, who: str, failpoint: str) -> Kill:
-        kill = observe_kill(who, failpoint, self.log, self)
+        addresses = {"ledger": self.ledger, "notifier": self.notifier.url}
+        kill = observe_kill(who, failpoint, self.log, addresses, self.token)
         say(f"KILLED {kill}", "red")
         return kill
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import http.client
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from tracing_2pc.cli.terminal import paint
 from tracing_2pc.cli.trace import lines
 from tracing_2pc.core import names
+from tracing_2pc.core.errors import ParticipantError
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, TransactionState
 from tracing_2pc.inspection.trace import TraceRow
@@ -30,26 +29,9 @@ NEXT: Final = (
     "",
     "Where to look next",
     "  a project of your own, which runs at once   tracing-2pc new my-pipeline",
-    "  the same by hand, and what it does          docs/getting-started.md",
+    "  the same by hand, in five minutes           README.md",
     "  what may be relied on under a crash         docs/concepts.md",
 )
-
-
-class Url(Protocol):
-    """Something with an address."""
-
-    url: str
-
-
-class Running(Protocol):
-    """What of the demo is asked for the state after a kill."""
-
-    @property
-    def ledger(self) -> Url: ...  # noqa: D102
-    @property
-    def notifier(self) -> Url: ...  # noqa: D102
-    @property
-    def token(self) -> str: ...  # noqa: D102
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +39,7 @@ class Kill:
     """One SIGKILL, and the state that it left behind.
 
     Attributes:
-        process: driver, ledger or notifier.
+        process: driver or notifier.
         failpoint: where it was killed.
         transaction: the one that it was working on; none if it was publishing.
         state: of that transaction in the log.
@@ -84,32 +66,29 @@ class Kill:
 
 
 def observe_kill(
-    process: str, failpoint: str, log: SqlDecisionLog, demo: Running
+    process: str,
+    failpoint: str,
+    log: SqlDecisionLog,
+    addresses: Mapping[str, str],
+    token: str,
 ) -> Kill:
-    """Read the log and ask both participants, while the killed process is down."""
+    """Read the log and ask the participants, while the killed process is down."""
     records = [r for r in log.unfinished(APPLICATION) if r.decision is not None]
     if not records:
         return Kill(process, failpoint, "no transaction", "nothing unfinished", {})
     record = records[0]
-    services = {"ledger": demo.ledger, "notifier": demo.notifier}
     states = {
-        name: _ask(service.url, str(record.id), demo.token)
-        for name, service in services.items()
+        name: _ask(open_participant(name, url, token, 5.0), record.id)
+        for name, url in addresses.items()
     }
     return Kill(process, failpoint, str(record.id), str(record.state), states)
 
 
-def _ask(url: str, transaction: str, token: str) -> str:
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
+def _ask(participant: RemoteParticipant, transaction: TransactionId) -> str:
     try:
-        headers = {"Authorization": f"Bearer {token}"}
-        connection.request("GET", f"/transactions/{transaction}", headers=headers)
-        return str(json.loads(connection.getresponse().read()).get("state", "silent"))
-    except (OSError, http.client.HTTPException, ValueError):
+        return str(participant.show(transaction).state)
+    except ParticipantError:
         return "is down"
-    finally:
-        connection.close()
 
 
 def show_trace(log: SqlDecisionLog, hit: Sequence[str]) -> list[str]:
@@ -223,7 +202,7 @@ class Summary:
         ))  # fmt: skip
         yield _found(judged.duplicated, "duplicated", f"each is there once{killed}")
         yield _found(judged.wrong, "wrong", "each has the values of the source")
-        yield _found(judged.split, "split", "no day is at one of the two services only")
+        yield _found(judged.split, "split", "no day is at one of the two only")
         yield _found(self.unfinished, "unfinished", (
             f"the decision log waits for nothing: {self.committed} committed, "
             f"{self.aborted} aborted"
@@ -232,7 +211,7 @@ class Summary:
         yield f"{self.seconds:,.0f} seconds"
         yield ""
         if self.good:
-            yield paint("every batch is in both services, once", "green")
+            yield paint("every batch is in both, once", "green")
             yield from NEXT
         else:
             yield paint("A PROMISE WAS BROKEN: please report it, with --keep", "red")

@@ -34,12 +34,12 @@ def show_batch(count: int, of: int | None) -> None:
     """Show that one more batch is committed: by a bar on a terminal, else by a line."""
     among = "" if of is None else f" of {of}"
     if of is None or not is_smart(sys.stderr):
-        say(f"batch {count:>2}{among} is committed in both services")
+        say(f"batch {count:>2}{among} is committed in both")
         return
     done = WIDTH * count // of
     bar = paint("#" * done, "green", on=sys.stderr) + "." * (WIDTH - done)
     progress("")
-    print(f"[{bar}] {count}{among} days are at both services", end="", file=sys.stderr)
+    print(f"[{bar}] {count}{among} days are at both", end="", file=sys.stderr)
     sys.stderr.flush()
 
 
@@ -57,7 +57,7 @@ def why_slow() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Flight:
-    """One flight that both services must have: late, or cancelled."""
+    """One flight that both must have: late, or cancelled."""
 
     key: Key
     values: Values

@@ -1,7 +1,8 @@
-"""The demo's Spark job: a month of flights, one day a batch, to two services at once.
+"""The demo's Spark job: a month of flights, one day a batch, to two participants.
 
-    TPC_TOKEN=... python -m participants.job FOLDER LEDGER_URL NOTIFIER_URL
+    TPC_TOKEN=... python -m participants.job FOLDER LEDGER NOTIFIER
 
+writes to these addresses: a table that the job opens itself, or a service. It
 reads FOLDER/in, or the topic of flights of the broker `DEMO_KAFKA`, keeps
 FOLDER/checkpoint and FOLDER/decisions.db, and ends when everything that was there at
 its start is written. The environment may change that:

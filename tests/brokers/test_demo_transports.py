@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.nats import Nats
@@ -14,11 +12,10 @@ from support.skywalking import certificate
 from support.transports import SERVE
 from support.waiting import PAUSE, SOON, until
 
-from participants import demo
 from participants.demo import Demo
 from participants.embedded import databases
 from participants.oracle import judge
-from participants.processes import Ledger, Service, free_ports, stopping, table_at
+from participants.processes import Ledger, Service, free_ports, stopping
 from tracing_2pc.core.remote_participant import open_participant
 
 
@@ -58,38 +55,40 @@ def test_the_demo_over_nats_grpc_and_http(tmp_path, monkeypatch, days):
         stack.enter_context(stopping(nats))
         nats.listen()
 
-        def by_nats(*about: Any) -> Service:
-            url = nats.url()
-            return Other(Ledger(*about), url, ["--nats", url])
-
-        monkeypatch.setattr(demo, "Ledger", by_nats)
-        search_database = database("search")
-        laid = Demo.prepare(tmp_path / "demo", database("ledger"), database("notifier"))
-        address = f"ledger={table_at(search_database)}"
-        told = {**laid.ledger._environment, "TPC_PARTICIPANTS": address}
-        plain = Ledger(search_database, port, tmp_path / "search.log", told)
+        databases_of = {n: database(n) for n in ("ledger", "notifier", "search")}
+        laid = Demo.prepare(
+            tmp_path / "demo",
+            databases_of["ledger"],
+            databases_of["notifier"],
+            ledger=nats.url(),
+        )
+        told = laid.notifier._environment
+        plain = Ledger(databases_of["ledger"], 0, tmp_path / "by-nats.log", told)
+        ledger = Other(plain, nats.url(), ["--nats", nats.url()])
+        plain = Ledger(databases_of["search"], port, tmp_path / "search.log", told)
         words = ["--grpc", "--listen", f"127.0.0.1:{port}"]
         words += ["--tls", str(made), str(made.with_suffix(".key"))]
         search = Other(plain, f"grpcs://127.0.0.1:{port}", words)
         monkeypatch.setenv("DEMO_SEARCH", search.url)
-        stack.enter_context(stopping(search, *laid.services, laid.job))
+        stack.enter_context(stopping(search, ledger, *laid.services, laid.job))
         stack.enter_context(stopping(*laid.operator.processes))
         stack.enter_context(contextlib.closing(laid.log))
-        flag = tmp_path / "search-killed"
-        search.start(
-            TPC_FAILPOINT=f"participant.before_commit:{days // 2}",
-            TPC_FAILPOINT_FILE=str(flag),
-        )
+        for service, times in ((search, days // 2), (ledger, days // 2 + 2)):
+            service.start(
+                TPC_FAILPOINT=f"participant.before_commit:{times}",
+                TPC_FAILPOINT_FILE=str(tmp_path / f"{service.name}-{service.url[:4]}"),
+            )
         ended = threading.Event()
-        hands = threading.Thread(target=_look_after, args=(search, nats, flag, ended))
+        hands = threading.Thread(target=_look_after, args=(search, ledger, nats, ended))
         hands.start()
         try:
             summary = laid.run(days, crash=True, ask=None)
         finally:
             ended.set()
             hands.join()
-        searched = judge(search_database, laid.partner.url, range(1, days + 1))
-    assert flag.exists()
+        partner = laid.partner.url
+        searched = judge(databases_of["search"], partner, range(1, days + 1))
+    assert len(list(tmp_path.glob("ledger-*"))) == 2
     assert summary.good, "\n".join(summary.lines())
     assert summary.committed == days
     assert searched.good, "\n".join(searched.lines())
@@ -99,12 +98,13 @@ def test_the_demo_over_nats_grpc_and_http(tmp_path, monkeypatch, days):
 
 
 def _look_after(
-    search: Service, nats: Nats, flag: Path, ended: threading.Event
+    search: Service, ledger: Service, nats: Nats, ended: threading.Event
 ) -> None:
-    """Start the search again when it was killed, and the NATS server anew with it."""
+    """Start again what was killed, and the NATS server anew with the search."""
     while not ended.wait(PAUSE):
-        if flag.exists() and not search.alive():
+        if not search.alive():
             nats.kill()
             nats.listen()
             search.start()
-            return
+        if not ledger.alive():
+            ledger.start()

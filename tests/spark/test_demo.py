@@ -26,11 +26,12 @@ FIELDS = {
     ["driver", pytest.param("executors", marks=pytest.mark.nightly)],
 )
 def test_five_days_through_two_kills(tmp_path, path):
-    """Real flights, the driver and the ledger killed: nothing lost, nothing twice.
+    """Real flights, driver and notifier killed: nothing lost, nothing twice.
 
-    The transaction that waits for the ledger is flagged while it does. Both kills come
-    to batches that the driver wrote itself, or executors: the ledger's to the fourth or
-    fifth, so not to the first of a start, which executors write always.
+    The ledger is a table that the job opens itself. The transaction that waits for the
+    notifier is flagged while it does. Both kills come to batches that the driver wrote
+    itself, or executors: the second one to the fourth or fifth, so not to the first of
+    a start, which executors write always.
     """
     limit = {"TPC_DRIVER_PATH_BYTES": "0"} if path == "executors" else {}
     command = [sys.executable, "-m", "tracing_2pc", "demo", "--json", "--keep"]
@@ -51,7 +52,7 @@ def test_five_days_through_two_kills(tmp_path, path):
     assert len(found["flagged"]) == 1
     (flagged,) = [s for s in done.stderr.splitlines() if s.startswith("FLAGGED")]
     assert f"{found['flagged'][0]} is stuck" in flagged
-    assert "not acknowledged by ledger" in flagged
+    assert "not acknowledged by notifier" in flagged
     assert (found["batches"], found["records"]) == (5, 4334)
     assert (found["lost"], found["duplicated"], found["split"]) == (0, 0, 0)
     assert (found["unfinished"], found["committed"]) == (0, 5)

@@ -23,7 +23,7 @@ from participants.webhook import create_app
 TEXTS = texts("unit")
 
 VERDICT = Verdict(31, 27_004, 975, 1_133, 1_150, 0, 0, 0, 0, ())
-HIT = Kill("ledger", "participant.before_commit", "flights.5.1", "committing", {})
+HIT = Kill("notifier", "participant.before_commit", "flights.5.1", "committing", {})
 
 
 def test_what_was_found_is_said_in_words():
@@ -74,7 +74,7 @@ def test_a_demo_that_does_not_move_says_whether_the_machine_is_slow(
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(capsys):
     """Whoever pipes it gets neither colours nor a cursor that moves."""
     show_batch(3, 6)
-    assert capsys.readouterr().err == "batch  3 of 6 is committed in both services\n"
+    assert capsys.readouterr().err == "batch  3 of 6 is committed in both\n"
     ours, theirs = pty.openpty()
     with open(theirs, "w") as terminal, contextlib.redirect_stderr(terminal):
         show_batch(3, 6)
