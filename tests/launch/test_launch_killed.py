@@ -337,7 +337,7 @@ def test_the_demos_job_is_launched_and_streams(world, monkeypatch):
         stopping(*laid.services),
         contextlib.closing(laid.log),
     ):
-        start_together(laid.ledger, laid.notifier, laid.partner)
+        start_together(laid.notifier, laid.partner)
         command(world, "init")
         world.write()
         kill(world, "driver.after_decide")
