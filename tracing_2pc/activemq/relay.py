@@ -136,9 +136,11 @@ class ActiveMQRelay:
         self._brokers.check()
 
     def identify(self, *, make: bool = False) -> str:
-        """Return its addresses: brokers of STOMP have no other name. Makes nothing."""
-        places = self._brokers.addresses.split(",")
-        return " ".join(f"activemq:{place.strip()}" for place in places)
+        """Return its kind: brokers of STOMP have no name of their own. Makes nothing.
+
+        One broker may have several addresses. Another one is known by its position.
+        """
+        return "activemq"
 
     # --- at prepare ------------------------------------------------------------------
 
