@@ -14,25 +14,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient
-from spark.conftest import spark
 from support.brokers import NEEDS_KAFKA
 from support.nats import TOKEN
-from support.spark import read_numbers, write_numbers
 from support.transports import Served
 from support.waiting import AT_LAST, PATIENT, until
 
 from bench.kafka_broker import Broker, running
 from brokers.publishing import Broker as AnyBroker
 from participants.processes import Process, stopping
-from tracing_2pc import FileSink, TableSink, TopicSink, write
+from tracing_2pc import TableSink, TopicSink, write
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.operations.watch import watch
-from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.store import open_log
-
-__all__ = ["spark"]
 
 pytestmark = [pytest.mark.broker, NEEDS_KAFKA]
 
@@ -199,29 +194,3 @@ def test_a_queue_of_activemq_is_written_too(activemq: Any, tmp_path: Path) -> No
     )
     assert write_here([sink], tmp_path, 0)
     assert len(activemq.read(queue)) == len(ROWS)
-
-
-@pytest.mark.spark
-def test_a_stream_writes_a_folder_and_a_topic(
-    spark: Any, broker: Broker, tmp_path: Path
-) -> None:
-    """The driver sends while the query runs, and no task does."""
-    write_numbers(tmp_path, range(3))
-    topic = broker.topic()
-    url = f"kafka://{broker.address}/{topic}"
-    sinks = [
-        FileSink(str(tmp_path / "folder")),
-        TopicSink(url, outbox=database(tmp_path)),
-    ]
-    callback = two_phase_commit(sinks, application="numbers", log=log(tmp_path))
-    query = (
-        read_numbers(spark, tmp_path)
-        .writeStream.foreachBatch(callback)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(AT_LAST)
-    written = spark.read.parquet(str(tmp_path / "folder")).count()
-    until(lambda: len(broker.read(topic)) >= written)
-    assert len(broker.read(topic)) == written > 0
