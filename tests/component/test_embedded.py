@@ -33,6 +33,7 @@ from tracing_2pc.inspection.view import view_transaction
 from tracing_2pc.operations.check import check
 from tracing_2pc.operations.init import init
 from tracing_2pc.operations.wiring import open_participants
+from tracing_2pc.sinks.sending import send_waiting
 from tracing_2pc.spark import context
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import run_one_batch
@@ -368,6 +369,12 @@ def test_a_check_asks_for_no_token(tmp_path):
         finding.text for finding in result.findings if "token" in str(finding)
     ] == []
     assert [p.refused for p in result.participants] == [None]
+
+
+def test_a_table_has_nothing_to_send(tmp_path):
+    """Nobody waits for one whose database is away, nor says that records are left."""
+    table = opened(f"sqlite:///{tmp_path}/gone.db?table=orders")
+    assert send_waiting({"orders": table}, UNDELAYED) == {}
 
 
 def test_what_the_settings_lack_is_said_as_a_line_to_add(tmp_path):

@@ -156,6 +156,8 @@ class EmbeddedParticipant:
 
     def start(self) -> None:
         """Send from this process what waits after commits, until `rest`."""
+        if not self._resource().sends:
+            return
         _senders.add(self.url)
         with contextlib.suppress(ParticipantError, ConfigurationError):
             self._look(methodcaller("start"))
@@ -168,6 +170,8 @@ class EmbeddedParticipant:
 
     def waiting(self) -> int:
         """Count records that are committed and not sent yet."""
+        if not self._resource().sends:
+            return 0
         return self._look(lambda engine: engine.waiting())
 
     def prepare(

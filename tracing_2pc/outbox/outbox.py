@@ -17,7 +17,7 @@ from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.partner import Partner
 from tracing_2pc.outbox.partner_request import MakeRequest, made_by
-from tracing_2pc.outbox.publications import AnotherBrokerError, Publications
+from tracing_2pc.outbox.publications import AnotherBrokerError, Publications, is_used
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.quarantine import Quarantine
 from tracing_2pc.outbox.queue import Queue
@@ -96,6 +96,8 @@ class Outbox(ParticipantEngine):
         ConfigurationError: a URL that cannot be used or holds a password, or a lease
             that is too short.
     """
+
+    sends = True
 
     def __init__(
         self,
@@ -183,8 +185,8 @@ class Outbox(ParticipantEngine):
         if self._publications is None or not isinstance(self._partner, Relay):
             return
         try:
-            is_new = self._publications.is_new()
-            broker = self._partner.identify(make=is_new)
+            _, rows = self._publications.positions()
+            broker = self._partner.identify(make=not is_used(rows))
             self._publications.check_broker(broker)
         except AnotherBrokerError as error:
             raise ConfigurationError(str(error)) from None

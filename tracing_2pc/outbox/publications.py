@@ -76,6 +76,11 @@ class Waiting(NamedTuple):
     committed: float
 
 
+def is_used(rows: Mapping[str, PositionRow]) -> bool:
+    """Whether anything was ever published, or begun."""
+    return BEGUN in rows or rows[CONFIRMED].position.number > 0
+
+
 def key_of(transaction: TransactionId) -> RequestKey:
     """Return the key by which a whole transaction is listed."""
     return RequestKey(transaction, BranchId(0, 0), 0)
@@ -161,11 +166,6 @@ class Publications(Queue):
             f"address leads to {broker}: use an outbox of its own (prefix=); if the "
             f"broker has moved, with tpc-{journal} in it, run `tracing-2pc recover`"
         )
-
-    def is_new(self) -> bool:
-        """Whether nothing was ever published, or begun."""
-        _, rows = self.positions()
-        return BEGUN not in rows and not rows[CONFIRMED].position.number
 
     def is_empty(self) -> bool:
         """Whether nothing is left to publish or to delete; waits for no lock."""

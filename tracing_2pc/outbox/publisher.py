@@ -25,6 +25,7 @@ from tracing_2pc.outbox.publications import (
     UNREADABLE,
     AnotherBrokerError,
     Publications,
+    is_used,
 )
 from tracing_2pc.outbox.relay import OutlastedError, Position, Publication, Relay
 from tracing_2pc.outbox.turns import (
@@ -162,10 +163,10 @@ class Publisher(Turns):
         if STOPPED in rows:
             return LONGEST_PAUSE
         try:
-            is_known = BEGUN in rows or rows[CONFIRMED].position.number > 0
-            must_exist = is_known and SIGNED not in rows
+            was_used = is_used(rows)
+            must_exist = was_used and SIGNED not in rows
             broker = self._relay.identify()
-            is_another = self._is_another(broker, is_known=is_known)
+            is_another = self._is_another(broker, was_used=was_used)
             position = self._relay.take_over(journal, must_exist=must_exist)
             # Read after it: while the lease is held nobody else changes them now.
             _, rows = self._queue.positions()
@@ -208,7 +209,7 @@ class Publisher(Turns):
         self._is_taken_over, self._unreadable, self._said = True, 0, ""
         return 0.0
 
-    def _is_another(self, broker: str, *, is_known: bool) -> bool:
+    def _is_another(self, broker: str, *, was_used: bool) -> bool:
         """Whether it is not the broker on record; one that has moved has our position.
 
         Raises:
@@ -217,7 +218,7 @@ class Publisher(Turns):
         try:
             self._queue.check_broker(broker)
         except AnotherBrokerError:
-            if not is_known:
+            if not was_used:
                 raise
             return True
         return False

@@ -24,7 +24,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -104,6 +104,8 @@ class ParticipantEngine:
     misdirected and changes nothing.
     """
 
+    sends: ClassVar[bool] = False  # after the commit, in the background
+
     def __init__(self, journal: Journal, store: BranchStore) -> None:
         self._journal = journal
         self._database = journal.database
@@ -174,7 +176,10 @@ class ParticipantEngine:
         """
 
     def start(self) -> None:
-        """Start what runs in the background. Called with every request, after forks."""
+        """Start what runs in the background. Called with every request, after forks.
+
+        Without a service a process calls it that is told to, if the resource `sends`.
+        """
 
     def rest(self) -> None:
         """Stop what runs in the background, until `start`."""
