@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from support.branches import ONE, Branch, records
 from support.kinds import prepared_transactions, sqlite_url, tagged_rows
 from support.participant import World, database_of, keep, refusal, writing_rows
@@ -223,9 +224,14 @@ def test_a_row_that_a_trigger_drops_is_a_vote_to_abort(
     )
     settings = {"triggers": True} if ours else {}
     world = start(make, postgres_database, **settings)
+    dropped: list[object] = []
+    engine = database_of(world.resource).engine
+    sa.event.listen(engine, "invalidate", lambda session, *_: dropped.append(session))
     for _ in range(2):
         why = refusal(world, records(id=list(range(rows))), "orders.1.1")
         assert f"kept {rows - 1} of {rows}" in why
+    # A session that is dropped keeps its lock of the branch until the server sees it.
+    assert dropped == []
     assert run(postgres_database, f"SELECT count(*) FROM {table}") == [(0,)]
     keep(world, "orders.1.1", records(id=[1, 3]))
 

@@ -178,6 +178,7 @@ class PostgreSQL(postgresql.PostgreSQL, Database):
         if table is not None:
             name = self.engine.dialect.identifier_preparer.quote(table)
             first = f"{first}; LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE"
+        unlock = f"SELECT pg_advisory_unlock({keys})"
         with self.write() as connection:
             cursor, is_alone = connection.connection.cursor(), True
             try:
@@ -187,10 +188,10 @@ class PostgreSQL(postgresql.PostgreSQL, Database):
                     raise UnderWayError
                 yield connection, drawn
                 if will_be_prepared:  # and SQLAlchemy's transaction is over
-                    cursor.execute(f"SELECT pg_advisory_unlock({keys})")
+                    cursor.execute(unlock)
             except BaseException as error:
-                if will_be_prepared and is_alone:  # no ROLLBACK frees a session's lock
-                    connection.invalidate()
+                if will_be_prepared and is_alone:
+                    _free(connection, unlock if isinstance(error, Exception) else None)
                 if isinstance(error, psycopg.errors.UndefinedTable):
                     raise TableGoneError from None
                 raise
@@ -323,6 +324,26 @@ def _look_at(table: str, view: str | None) -> str:
     names = [psycopg.sql.Identifier(name or "").as_string() for name in (table, view)]
     names = [psycopg.sql.quote(name) for name in names]
     return _LOOK.format(table=names[0], view=names[1] if view else "NULL")
+
+
+def _free(connection: Connection, unlock: str | None) -> None:
+    """Free a session's lock, which no ROLLBACK frees; else end the session.
+
+    One that ends keeps its locks until the server notices: who asks again meanwhile is
+    told that the first request is still under way.
+    """
+    is_free = False
+    try:
+        if unlock is not None and not connection.invalidated:
+            session: Any = connection.connection.dbapi_connection
+            session.rollback()
+            session.execute(unlock)
+            is_free = True
+    except psycopg.Error:
+        pass  # the error that led here goes on
+    finally:
+        if not is_free:
+            connection.invalidate()
 
 
 @functools.lru_cache(maxsize=100)
