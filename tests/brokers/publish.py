@@ -37,11 +37,11 @@ def main(url: str, servers: str, topic: str, port: str = "") -> None:
         app.register_blueprint(participant_blueprint(outbox, insecure=True))
         outbox.start()
         app.run("127.0.0.1", int(port), threaded=True)
-    outbox._sender.start()
+    outbox._turns.start()
     until(lambda: outbox.gauges()["tpc.outbox.backlog"] == 0)
     if port == "fork":
         child = os.fork()
-        outbox._sender.start()
+        outbox._turns.start()
         print("forked", flush=True)  # noqa: T201 - the test waits for both
         sys.stdin.read()
         until(lambda: outbox.gauges()["tpc.outbox.backlog"] == 0)

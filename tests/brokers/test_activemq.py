@@ -18,7 +18,7 @@ from support.branches import ONE, TRACE, Branch, orders, records
 from support.brokers import NEEDS_ACTIVEMQ
 from support.cable import Cable, Link
 from support.kinds import sqlite_url
-from support.participant import World, end, keep
+from support.participant import World, end, keep, outgoing_of
 from support.relay import listed, order, publisher
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
@@ -215,7 +215,7 @@ def test_no_token_or_two_stop_the_relay(
     publish(activemq, queue, tmp_path)
     keep(world, "orders.2.1", ONE)
     publishing(activemq, queue, tmp_path, "relay.before_position").wait(AT_LAST)
-    journal = world.resource._queue.positions()[0]
+    journal = outgoing_of(world).journal()
     tokens = f"tpc.{journal}"
     if found == "two tokens":
         (token,) = activemq.read(tokens)

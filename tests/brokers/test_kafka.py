@@ -20,7 +20,7 @@ from confluent_kafka.admin import NewTopic
 from support.branches import ONE, OTHER, Branch, orders, records
 from support.brokers import NEEDS_KAFKA
 from support.kinds import sqlite_url
-from support.participant import World, end, keep
+from support.participant import World, end, keep, outgoing_of
 from support.relay import expire
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
@@ -122,13 +122,13 @@ def test_what_is_held_back_from_readers_is_said(
     relay = KafkaRelay(
         broker.address, topic=topic, key="id", transaction_timeout=PATIENT
     )
-    own = Publisher(world.resource._queue, relay, PATIENT)
+    own = Publisher(outgoing_of(world), relay, PATIENT)
     until(own.turn)
     assert (relay.readers().held_back, world.visible()) == ("", 3)
     relay._transaction_timeout = 0
     assert TEXTS["held back"].format(topic=topic) in relay.readers().held_back
     successor = KafkaRelay(broker.address, topic=lambda _: topic)
-    own = Publisher(world.resource._queue, successor, PATIENT)
+    own = Publisher(outgoing_of(world), successor, PATIENT)
     expire(world)
     until(own.turn)
     assert world.visible() == 3  # also to a process that has not published it
@@ -145,7 +145,7 @@ def test_a_publication_that_outlasts_the_time_out_is_held_back(
 ) -> None:
     """It says the cure, and goes on after it."""
     relay = KafkaRelay(broker.address, topic=topic, transaction_timeout=SOON)
-    own = Publisher(world.resource._queue, relay, PATIENT)
+    own = Publisher(outgoing_of(world), relay, PATIENT)
     places = relay._connected().places(topic)
 
     def is_ended() -> bool:
@@ -205,7 +205,7 @@ def test_an_end_that_the_broker_loses_is_not_taken_for_one(
 ) -> None:
     """What it is of is kept here, nothing is begun behind it, and it is there once."""
     relay = KafkaRelay(broker.address, topic=topic, key="id", timeout=SOON)
-    own = Publisher(world.resource._queue, relay, PATIENT)
+    own = Publisher(outgoing_of(world), relay, PATIENT)
     keep(world, "orders.1.1", ONE)
     until(lambda: own.turn() and world.visible() == 0)
     relay._producer = Losing(relay._producer)
@@ -245,7 +245,7 @@ def test_a_topic_that_is_deleted_is_never_made_again(
     producer asks for all topics that it knows when a connection ends.
     """
     relay = KafkaRelay(broker.address, topic=topic, key="id")
-    own = Publisher(world.resource._queue, relay, PATIENT)
+    own = Publisher(outgoing_of(world), relay, PATIENT)
     keep(world, "orders.1.1", ONE)
     until(lambda: own.turn() and world.visible() == 0)
     broker.delete(topic)
@@ -274,7 +274,7 @@ def test_a_topic_that_is_made_again_meanwhile_is_said(
 ) -> None:
     """What was sent before is gone with it, although it is committed."""
     relay = KafkaRelay(broker.address, topic=topic, key="id")
-    own = Publisher(world.resource._queue, relay, PATIENT)
+    own = Publisher(outgoing_of(world), relay, PATIENT)
     keep(world, "orders.1.1", ONE)
     commits = relay._wait_for_end
 
@@ -340,7 +340,7 @@ def test_a_process_learns_what_a_topic_takes(broker: Broker, tmp_path: Path) -> 
     keep(world, "orders.1.1", batch)
     successor = KafkaRelay(broker.address, topic=lambda _: narrow)
     successor._connected().most_bytes(wide)
-    own = Publisher(world.resource._queue, successor, PATIENT)
+    own = Publisher(outgoing_of(world), successor, PATIENT)
     until(lambda: own.turn() and world.visible() == 0)
     assert len(broker.read(narrow)) == 100
     successor.close()
@@ -367,7 +367,7 @@ def test_what_is_refused_after_the_commit_waits_and_others_go_on(
     )
     world = outbox(sqlite_url(tmp_path), relay)
     world.resource.open()
-    own_topic = f"tpc-{world.resource._queue.positions()[0]}"
+    own_topic = f"tpc-{outgoing_of(world).journal()}"
     rights = ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
     for topic in (refusing, there):
         broker.allow("TOPIC", topic, *rights)
@@ -380,7 +380,7 @@ def test_what_is_refused_after_the_commit_waits_and_others_go_on(
         broker.allow("TOPIC", refusing, "DESCRIBE", "DESCRIBE_CONFIGS")
     else:
         broker.configure(refusing, max_message_bytes="10000")
-    own = Publisher(world.resource._queue, relay, PATIENT)
+    own = Publisher(outgoing_of(world), relay, PATIENT)
 
     def published(topic: str) -> list[str]:
         own.turn()
@@ -423,7 +423,7 @@ def test_the_broker_is_a_week_older(tmp_path: Path, point: str) -> None:
         broker.kill()
         broker.start("faketime", "-f", "+8d")
         if point == "relay.after_fence":  # no transaction is open
-            own = f"tpc-{world.resource._queue.positions()[0]}"
+            own = f"tpc-{outgoing_of(world).journal()}"
             until(lambda: is_expired(broker, own))
         publish(broker, topic, tmp_path)
         keep(world, "orders.3.1", ONE)

@@ -17,7 +17,7 @@ from google.protobuf.type_pb2 import EnumValue
 from support.branches import Branch, records
 from support.brokers import NEEDS_KAFKA
 from support.kinds import sqlite_url
-from support.participant import World, end, keep
+from support.participant import World, end, keep, outgoing_of, turns_of
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT
 
@@ -118,9 +118,7 @@ def test_what_is_sent_is_what_the_schema_says(
     for topic, (value, key, branch) in sent.items():
         world = world_of(value, topic, key=key)
         keep(world, "orders.1.1", branch)
-        publisher = Publisher(
-            world.resource._queue, world.resource._sender._relay, PATIENT
-        )
+        publisher = Publisher(outgoing_of(world), turns_of(world)._relay, PATIENT)
         while publisher.turn() == 0.0:
             pass
         values[topic] = {seen.key: seen.value for seen in broker.read(topic)}

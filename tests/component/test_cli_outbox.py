@@ -11,7 +11,7 @@ from support.branches import ONE, records
 from support.cli import Operator, on_a_terminal
 from support.kinds import SAID, refusing_outbox, sqlite_url
 from support.metrics import assert_of_the_registry
-from support.participant import World, end, keep, select
+from support.participant import World, end, keep, outgoing_of, select
 from support.relay import Topic, TopicRelay, publisher, relay_world
 from support.spark import serving
 from support.texts import texts
@@ -83,7 +83,7 @@ def test_again(operator, mailer, monkeypatch):
     assert select(mailer.resource, sql) == [(KEY, "again", "")]
     (who,) = select(mailer.resource, "SELECT who FROM outbox_tpc_by_hand")
     assert "@" in who[0]
-    queue = mailer.resource._queue
+    queue = outgoing_of(mailer)
     queue.confirmed(queue.next("orders")[0])
     err = operator.err(1, "outbox", "drop", KEY, *WHY)
     assert TEXTS["sent again by a person"] in err

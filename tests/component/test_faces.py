@@ -16,7 +16,7 @@ from support.branches import ONE, records
 from support.cli import Operator
 from support.console import GATE, VIEWER, visitor
 from support.kinds import outbox_to, refusing_outbox, sqlite_url
-from support.participant import World, database_of, end, keep, queue_of
+from support.participant import World, database_of, end, keep, outgoing_of, turns_of
 from support.protocol import FakeClock
 from support.protocol import World as Protocol
 from support.relay import Topic, TopicRelay, publisher, relay_world
@@ -127,10 +127,12 @@ def down(url: str) -> World:
     """Nothing listens where the partner was, for ten minutes."""
     world = sending_by_hand("http://127.0.0.1:9", url, AT_ONCE)
     keep(world, TAKEN_IN, records(text=["a", "b"]))
-    world.resource._sender.turn()
-    queue = queue_of(world)
+    turns_of(world).turn()
+    queue = outgoing_of(world)
     with database_of(world.resource).setup() as connection:
-        connection.execute(queue.queue.update().values(committed=time.time() - 600))
+        connection.execute(
+            queue.queue.branch.update().values(committed=time.time() - 600)
+        )
     return world
 
 
@@ -141,7 +143,7 @@ def stopped(url: str) -> World:
     with serving(partner) as served:
         world = sending_by_hand(served, url, PATIENT)
         keep(world, TAKEN_IN, records(text=list("abcdefghijkl")))
-        world.resource._sender.turn()
+        turns_of(world).turn()
     return world
 
 
@@ -300,8 +302,8 @@ def test_an_outbox_logs_once_why_its_partner_does_not_take_requests(
         world = sending_by_hand(served, sqlite_url(tmp_path), PATIENT, "secret")
         keep(world, TAKEN_IN, records(text=["a"]))
         while answers:
-            world.resource._sender.turn()
-            world.resource._sender._waiting["orders"].resume = 0.0
+            turns_of(world).turn()
+            turns_of(world)._waiting["orders"].resume = 0.0
     end(world.resource)
     lines = [r.message for r in caplog.records if r.name == "tracing_2pc.outbox.sender"]
     assert [served in line for line in lines] == [True, False]

@@ -20,7 +20,7 @@ from support.waiting import PATIENT, until
 
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
-from tracing_2pc.outbox.queue import Queue
+from tracing_2pc.outbox.requests import Requests
 from tracing_2pc.outbox.sender import Sender
 from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
@@ -156,7 +156,7 @@ def test_a_partner_that_is_down_for_long_does_not_fill_the_trace(
     clock = time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
     database = open_database(sqlite_url(tmp_path))
-    queue = Queue(Tables("outbox", "outbox"), database, time.time)
+    queue = Requests(Tables("outbox", "outbox"), database, time.time)
     asked = HttpPartner(partner.url, timeout=PATIENT)
     sender = Sender(queue, asked, LIMITS["lease"])
     tries = []

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from support.branches import json_lines, records
 from support.kinds import outbox_to, sqlite_url
-from support.participant import World, select
+from support.participant import World, select, turns_of
 from support.texts import texts
 from support.transports import OTHERS, TRANSPORTS
 from support.waiting import PATIENT, until
@@ -227,7 +227,7 @@ def test_the_partner_s_token_is_a_reference(make, partner, monkeypatch):
     until(lambda: len(partner.got) == 1)
     sent = {"Authorization": "Bearer the-partners-token", "X-Shop": "7"}
     assert sent.items() <= partner.got[0][1].items()
-    assert "the-partners-token" not in repr(vars(world.resource._sender._partner))
+    assert "the-partners-token" not in repr(vars(turns_of(world)._partner))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.inspection.trace import TraceSpan, find_gaps, trace_tree
-from tracing_2pc.outbox.queue import Request
+from tracing_2pc.outbox.requests import Request
 from tracing_2pc.participant import TaggedRows
 
 TEXTS = texts("component")

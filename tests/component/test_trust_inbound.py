@@ -24,7 +24,7 @@ from support.waiting import PATIENT, until
 from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
-from tracing_2pc.outbox.queue import Request
+from tracing_2pc.outbox.requests import Request
 from tracing_2pc.participant import TaggedRows
 
 T = "orders.7.1"

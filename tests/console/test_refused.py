@@ -20,7 +20,7 @@ from support.console import (
     visitor,
 )
 from support.kinds import refusing_outbox, sqlite_url
-from support.participant import World, end
+from support.participant import World, end, outgoing_of
 from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT, until
@@ -169,7 +169,7 @@ def test_a_drop_needs_a_reason_that_can_be_kept(operator, mailer):
 def test_a_request_that_was_refused_once_more_is_shown_again(operator, mailer):
     """What a person has confirmed was about another answer of the partner."""
     seal = confirm(operator, "drop")
-    key, queue = RequestKey.parse(MAILED), mailer.resource._queue
+    key, queue = RequestKey.parse(MAILED), outgoing_of(mailer)
     at = HttpParticipant("mailer", operator_url(mailer), None, PATIENT)
     assert at.send_again(key, who="bob", reason="") is RequestState.WAITING
     assert queue.move_to_quarantine(queue.next("orders")[0], 400)

@@ -379,7 +379,7 @@ def test_what_a_record_violates_is_named(table, ids, vs, ns, named):
     why = refusal(world, row)
     assert named in why
     assert "471" not in why
-    if world.resource._database.engine.dialect.name == PG:
+    if database_of(world).engine.dialect.name == PG:
         assert why.endswith(f"line {len(ids)} of COPY")
 
 

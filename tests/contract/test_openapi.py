@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 from support.branches import ONE, OTHER, Branch, orders
 from support.branches import records as json_records
 from support.kinds import outbox_to, refusing_outbox, sqlite_url, tagged_rows
-from support.participant import World, queue_of
+from support.participant import World, outgoing_of
 
 from tracing_2pc.core import content
 from tracing_2pc.core.access import MAY
@@ -261,7 +261,7 @@ def of_an_outbox(folder: Path) -> Seen:
             world.post(f"/outbox/{route}", **about)
             world.called("another").post(f"/outbox/{route}", **about)
             if not number:  # what the partner has taken cannot be dropped
-                queue = queue_of(world)
+                queue = outgoing_of(world)
                 for sent in queue.next("orders")[:1]:
                     queue.confirmed(sent)
     for query in ("", "?state=dropped", "?limit=1", "?application=bills"):

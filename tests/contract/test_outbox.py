@@ -23,14 +23,14 @@ from support.databases import url
 from support.kinds import outbox_to
 from support.log_tables import copy_database
 from support.metrics import assert_of_the_registry, samples
-from support.participant import World, end, keep, refusing
+from support.participant import World, end, keep, refusing, turns_of
 from support.served import served
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 
 from tracing_2pc.outbox import Outbox, sender
 from tracing_2pc.outbox.partner import PartnerAnswer
-from tracing_2pc.outbox.queue import Queue, Request
+from tracing_2pc.outbox.requests import Request, Requests
 from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.store.lease import LeaseState
@@ -179,10 +179,10 @@ def make(url, partner) -> Iterator[Make]:
 
 
 @pytest.fixture
-def queue(url) -> Iterator[Queue]:
+def queue(url) -> Iterator[Requests]:
     """The queue as the sender of another process has it."""
     database = open_database(url)
-    yield Queue(Tables("outbox", "outbox"), database, time.time)
+    yield Requests(Tables("outbox", "outbox"), database, time.time)
     database.engine.dispose()
 
 
@@ -200,8 +200,9 @@ def pauses(monkeypatch) -> list[float]:
     return longest
 
 
-def lease_runs_out(queue: Queue) -> None:
+def lease_runs_out(requests: Requests) -> None:
     """Let it run out now, and not in half an hour; whoever has it still thinks so."""
+    queue = requests.queue
     with queue.deciding() as connection:
         connection.execute(queue.sender.update().values(until=0.0))
 
@@ -561,7 +562,7 @@ def test_a_partner_is_not_asked_before_it_says(make, partner, status, after, wai
     commit(world, "bills.1.1", ids(*range(20)))
     until(lambda: partner.keys[-1] == keys_of("bills.1.1", 20)[-1])
     assert partner.keys.count(f"{T}.0.1.0") == 1
-    (waiting,) = (w for w in world.resource._sender._waiting.values() if w.failures)
+    (waiting,) = (w for w in turns_of(world)._waiting.values() if w.failures)
     assert UNDELAYED < waiting.resume - time.monotonic() <= 144 * PATIENT
     assert measured(world)["tpc_outbox_backlog"] == 1
 
@@ -817,20 +818,20 @@ def test_a_killed_sender_is_followed_by_another(make, partner, queue, turns, sen
 def test_a_lease_runs_out_by_itself(make, queue):
     """Until then nobody else has it; and who had it is told that he lost it."""
     make(sends=False).resource.open()
-    assert queue.hold("first", PATIENT) is LeaseState.TAKEN
-    assert queue.hold("second", PATIENT) is LeaseState.REFUSED
-    assert queue.hold("first", AT_ONCE) is LeaseState.RENEWED
-    until(lambda: queue.hold("second", PATIENT) is LeaseState.TAKEN)
-    assert queue.hold("first", PATIENT) is LeaseState.REFUSED
+    assert queue.queue.hold("first", PATIENT) is LeaseState.TAKEN
+    assert queue.queue.hold("second", PATIENT) is LeaseState.REFUSED
+    assert queue.queue.hold("first", AT_ONCE) is LeaseState.RENEWED
+    until(lambda: queue.queue.hold("second", PATIENT) is LeaseState.TAKEN)
+    assert queue.queue.hold("first", PATIENT) is LeaseState.REFUSED
 
 
 def test_a_lease_from_before_a_clock_was_set_back_runs_out(make, queue):
     """Of a holder that is gone; one that is there renews it, and nobody takes over."""
     make(sends=False).resource.open()
-    assert queue.hold("first", PATIENT) is LeaseState.TAKEN
-    assert queue.hold("second", AT_ONCE) is LeaseState.REFUSED
-    assert queue.hold("first", PATIENT) is LeaseState.RENEWED
-    until(lambda: queue.hold("second", AT_ONCE) is LeaseState.TAKEN)
+    assert queue.queue.hold("first", PATIENT) is LeaseState.TAKEN
+    assert queue.queue.hold("second", AT_ONCE) is LeaseState.REFUSED
+    assert queue.queue.hold("first", PATIENT) is LeaseState.RENEWED
+    until(lambda: queue.queue.hold("second", AT_ONCE) is LeaseState.TAKEN)
 
 
 @any_database
@@ -871,7 +872,7 @@ def senders() -> list[threading.Thread]:
 @any_database
 def test_a_stop_is_never_missed(make, monkeypatch):
     """A stop that comes just as the sender wakes up is heard as well."""
-    outbox = make().resource._sender
+    outbox = turns_of(make())
     turned = threading.Event()
     stopping = threading.Event()
 
@@ -1007,7 +1008,7 @@ def test_a_fault_of_one_application_is_its_own(make, queue, caplog):
 
 @any_database
 @pytest.mark.parametrize(
-    "part", ["DELETE FROM outbox_tpc ", "SELECT min(", "UPDATE outbox_tpc_sender"]
+    "part", ["UPDATE outbox_tpc_queue", "SELECT min(", "UPDATE outbox_tpc_sender"]
 )
 def test_pauses_grow_while_the_database_does_not_answer(make, queue, monkeypatch, part):
     """The partner gets the same request with the same key, ever more rarely."""

@@ -225,8 +225,8 @@ def test_a_row_that_cannot_be_sent_stops_no_other(make, partner, queue):
     partner.plan = items()
     commit(world, T, ids(1, 2))
     commit(world, "bills.1.1", ids(3))
-    bad = queue.request
-    with queue.deciding() as connection:
+    bad = queue.queue.row
+    with queue.queue.deciding() as connection:
         body = json.dumps(["PUT", "/..", {}, "\ud800"])
         connection.execute(bad.update().where(bad.c.tpc_row == 1).values(body=body))
     make(**BULK).resource.start()

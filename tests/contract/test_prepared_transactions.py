@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from support.branches import ONE, OTHER, TWIN, Branch, orders, records
 from support.elsewhere import elsewhere
 from support.kinds import prepared_transactions, sqlite_url, tagged_rows
-from support.participant import World, count, keep
+from support.participant import World, count, database_of, keep
 from support.postgres import flushes, rows_read
 from support.texts import texts
 from support.waiting import AT_ONCE, until
@@ -201,7 +201,7 @@ def test_a_commit_during_a_look_hides_nothing(world, request_):
     The server says what is prepared now. What is read after that is as new.
     """
     assert world.prepare(T).status_code == 200
-    engine = world.resource._database.engine
+    engine = database_of(world).engine
     committed: list[int] = []
 
     @sa.event.listens_for(engine, "before_cursor_execute")
@@ -488,7 +488,7 @@ def cut_off(world: World, url: str, *, before: int) -> Iterator[list[str]]:
             ended = f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)"
             assert sql(url, ended) == [(True,)]
 
-    engine = world.resource._database.engine
+    engine = database_of(world).engine
     sa.event.listen(engine, "before_cursor_execute", end)
     yield cut
     sa.event.remove(engine, "before_cursor_execute", end)

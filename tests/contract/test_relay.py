@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from support.branches import ONE, OTHER, TRACE, TWIN, Branch, orders, records
 from support.databases import url
 from support.kinds import sqlite_url
-from support.participant import World, database_of, end, keep
+from support.participant import World, database_of, end, keep, outgoing_of
 from support.relay import (
     CrashError,
     Topic,
@@ -328,9 +328,13 @@ def test_a_store_that_was_put_back_stops_the_relay(
 
 @pytest.mark.parametrize("decide", ["drop_request", "send_again"])
 def test_what_the_broker_refused_is_behind_the_line(
-    tmp_path: Path, topic: Topic, decide: str
+    tmp_path: Path, topic: Topic, decide: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others were published before it, although they were committed later."""
+    # What was refused is not tried again meanwhile.
+    monkeypatch.setattr("random.uniform", lambda _, most: most)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.FIRST_PAUSE", PATIENT)
+    monkeypatch.setattr("tracing_2pc.outbox.turns.LONGEST_PAUSE", PATIENT)
 
     def refuse(step: str, about: Any) -> None:
         if step == "produced" and "orders" in str(about.transaction):
@@ -425,7 +429,7 @@ def test_a_relay_that_lost_the_lease_publishes_no_further(
 ) -> None:
     """It sees so while it publishes; a broker that does not answer cannot fence it."""
     keep(world, "orders.1.1", Branch(orders(*range(10)), 10))
-    other = Publisher(world.resource._queue, TopicRelay(topic), LEASE)
+    other = Publisher(outgoing_of(world), TopicRelay(topic), LEASE)
     reached: list[str] = []
 
     def lose(step: str, about: Any) -> None:
@@ -459,7 +463,7 @@ def test_an_idle_relay_waits_for_nobody_who_writes(world: World, topic: Topic) -
     """It would be asleep when the commit comes that it waits for."""
     own = publisher(world, TopicRelay(topic), LEASE)
     all_turns(own)
-    with world.resource._queue.deciding():
+    with outgoing_of(world).queue.deciding():
         assert own.turn() > 0
 
 

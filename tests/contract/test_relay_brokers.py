@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.branches import ONE
 from support.databases import url
-from support.participant import World, end, refusal
+from support.participant import World, database_of, end, outgoing_of, refusal
 from support.relay import (
     Topic,
     TopicRelay,
@@ -21,6 +21,7 @@ from support.waiting import PATIENT
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.outbox.publications import UNREADABLE
+from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.store.lease import LeaseState
 
 __all__ = ["url"]
@@ -61,8 +62,9 @@ def other(url: str, there: Topic, world: World) -> Iterator[World]:
 
 def told(world: World) -> str:
     """Why nothing is published."""
-    _, rows = world.resource._publications.positions()
-    return rows[UNREADABLE].why if UNREADABLE in rows else ""
+    with database_of(world).read() as connection:
+        rows = outgoing_of(world).quarantine.rows(connection, UNREADABLE)
+    return str(rows[0].answer) if rows else ""
 
 
 def test_the_first_broker_is_the_one(
@@ -92,8 +94,7 @@ def test_a_process_with_another_broker_publishes_nothing(
         assert "belongs to kafka:here" in told(world)
         assert pauses[-1] > LEASE / 3, "nobody else would see that the lease is free"
         right = TopicRelay(here)
-        one = world.resource._sender.__class__(world.resource._queue, right, LEASE)
-        all_turns(one)
+        all_turns(Publisher(outgoing_of(world), right, LEASE))
         assert here.transactions()[-1] == f"orders.{batch}.1"
         assert told(world) == ""
 
@@ -108,7 +109,7 @@ def test_a_broker_that_has_moved_has_the_position(
     batches(world, 3)
     all_turns(publisher(world, TopicRelay(there), LEASE))
     assert there.transactions() == ["orders.3.1"]
-    moved = relay_world(str(world.resource._database.url), there, lease=LEASE)
+    moved = relay_world(str(database_of(world).url), there, lease=LEASE)
     batches(moved, 4)
     assert there.transactions() == ["orders.3.1"]
     end(moved.resource)
@@ -141,9 +142,9 @@ def test_who_cannot_publish_leaves_the_lease(world: World, here: Topic) -> None:
     reads_only = publisher(world, held, LEASE)
     pauses = [reads_only.turn() for _ in range(2)]
     assert pauses[-1] > LEASE / 3
-    queue = world.resource._queue
+    queue = outgoing_of(world).queue
     assert queue.hold("another", LEASE) is not LeaseState.REFUSED
     queue.let_go("another")
-    writes = world.resource._sender.__class__(queue, TopicRelay(here), LEASE)
+    writes = Publisher(outgoing_of(world), TopicRelay(here), LEASE)
     all_turns(writes)
     assert here.transactions() == ["orders.1.1"]

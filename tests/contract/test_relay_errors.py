@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support.databases import url
-from support.participant import World, database_of, end, failed, refusing
+from support.participant import World, database_of, end, failed, outgoing_of, refusing
 from support.postgres import named, running
 from support.protocol import raising
 from support.relay import (
@@ -145,8 +145,10 @@ def test_nothing_that_is_raised_ends_the_thread(world: World, topic: Topic) -> N
         raise ConfigurationError("PostgreSQL runs with fsync = off")
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("hold", "note", "let_go"):
-            patch.setattr(relay._queue, name, refuse)
+        outgoing = outgoing_of(world)
+        patch.setattr(outgoing, "note", refuse)
+        for name in ("hold", "let_go"):
+            patch.setattr(outgoing.queue, name, refuse)
         assert [relay.turn() for _ in range(FEW)][-1] == LONGEST_PAUSE
     all_turns(relay)
     assert topic.transactions() == ["orders.1.1"]
@@ -160,7 +162,8 @@ def test_another_process_may_try_after_a_few_failures(
     first = publisher(world, TopicRelay(topic), LEASE)
     second = publisher(world, TopicRelay(topic), LEASE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first._queue, "positions", raising(RuntimeError("a fault")))
+        fault = raising(RuntimeError("a fault"))
+        patch.setattr(outgoing_of(world), "positions", fault)
         pauses = [first.turn() for _ in range(FEW)]
     assert pauses[0] == FIRST_PAUSE
     all_turns(second)
@@ -187,7 +190,7 @@ def test_a_commit_does_not_end_the_pause_after_an_error(world: World) -> None:
 
 def saved(world: World) -> dict[str, list[Any]]:
     """Read all that the outbox has stored, as a replica has it at this moment."""
-    tables = world.resource._queue._tables.metadata.sorted_tables
+    tables = outgoing_of(world).queue.tables.metadata.sorted_tables
     with database_of(world.resource).read() as connection:
         return {
             table.name: [
@@ -199,7 +202,7 @@ def saved(world: World) -> dict[str, list[Any]]:
 
 def fail_over(world: World, copy: dict[str, list[Any]]) -> None:
     """Put the store back, under the processes that work with it."""
-    tables = world.resource._queue._tables.metadata.sorted_tables
+    tables = outgoing_of(world).queue.tables.metadata.sorted_tables
     with database_of(world.resource).setup() as connection:
         for table in tables:
             connection.execute(table.delete())

@@ -134,7 +134,7 @@ def sessions(kind: str, url: str) -> Iterator[sa.Engine]:
         log.close()
         return
     world = KINDS[kind](url)
-    yield world.resource._database.engine
+    yield database_of(world).engine
     world.resource.close()
 
 
@@ -176,7 +176,7 @@ def test_a_session_keeps_the_statements_that_it_has_prepared(
     world = KINDS[kind](postgres_database)
     for batch in range(12):
         keep(world, f"orders.{batch}.1", ONE)
-    with world.resource._database.engine.connect() as connection:
+    with database_of(world).engine.connect() as connection:
         asked = "SELECT count(*) FROM pg_prepared_statements"
         assert connection.exec_driver_sql(asked).scalar_one() >= 3
     world.resource.close()

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from support.branches import ONE, OTHER
 from support.kinds import KINDS, sqlite_url, tagged_rows
-from support.participant import World, close, journal_of, no_sender
+from support.participant import World, close, database_of, journal_of, no_sender
 from support.postgres import drop, standby
 from support.spark import serving
 from support.texts import texts
@@ -54,7 +54,7 @@ def test_a_file_that_was_read_only_is_opened_anew(tmp_path):
     """SQLite would keep to it until the service is started again."""
     world = tagged_rows(sqlite_url(tmp_path))
     assert world.prepare(T).status_code == 200
-    with world.resource._database.engine.connect() as connection:
+    with database_of(world).engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA query_only = ON")
         connection.commit()
     assert world.commit(T, ONE, once=True).status_code == 503
@@ -74,7 +74,7 @@ def test_sessions_that_may_not_write_are_left(
     with psycopg.connect(postgres_database, autocommit=True) as dba:
         alter = f"ALTER DATABASE {dba.info.dbname}"
         dba.execute(f"{alter} SET default_transaction_read_only = on")
-        world.resource._database.engine.dispose()
+        database_of(world).engine.dispose()
         log.close()
         assert set(refused(world, caplog)) == {503}
         with pytest.raises(DecisionLogError, match=TEXTS["read-only"]):

@@ -17,7 +17,7 @@ from support.branches import ONE, Branch, records
 from support.databases import url
 from support.elsewhere import elsewhere
 from support.kinds import tagged_rows
-from support.participant import World, count, keep, select
+from support.participant import World, count, database_of, keep, select
 from support.waiting import until
 
 from tracing_2pc.participant.resources import tagged_branches
@@ -186,7 +186,7 @@ def test_a_kill_while_replaced_rows_are_deleted(open_at, url, tmp_path):
     assert [n for _, _, n in shown(world)] == [1] * 6
     if url.startswith("postgresql"):  # its session ends a moment later
         free = sa.text("SELECT 1 FROM orders_tpc FOR UPDATE SKIP LOCKED")
-        engine = world.resource._database.engine
+        engine = database_of(world).engine
         with engine.connect() as connection:
             until(lambda: len(connection.execute(free).all()) == 2 * 6)
             connection.rollback()
@@ -200,7 +200,7 @@ def test_rows_that_somebody_holds_are_left(postgres_database, start):
     world = start(tagged_rows, postgres_database, key="id")
     keep(world, "orders.0.1", batch(0))
     keep(world, "orders.1.1", batch(1))
-    with world.resource._database.engine.begin() as other:
+    with database_of(world).engine.begin() as other:
         other.execute(sa.text("SELECT 1 FROM orders_tpc WHERE id = 1 FOR UPDATE"))
         keep(world, "orders.2.1", batch(2))
         assert count(world.resource, "orders_tpc") == 2 * 6 + 1

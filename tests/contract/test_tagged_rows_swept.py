@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from support.branches import Branch, records
 from support.databases import url
 from support.kinds import sqlite_url, tagged_rows
-from support.participant import World, count, keep, refusal, select
+from support.participant import World, count, database_of, keep, refusal, select
 from support.postgres import flushes
 
 from tracing_2pc.participant.resources import tagged_branches
@@ -33,7 +33,7 @@ def drop(world: World, transaction: str, *branches: Branch) -> None:
 
 
 def run(world: World, sql: str) -> None:
-    with world.resource._database.engine.begin() as connection:
+    with database_of(world).engine.begin() as connection:
         connection.execute(sa.text(sql))
 
 
@@ -53,7 +53,7 @@ def explained(world: World) -> Iterator[list[set[str]]]:
             ((plans,),) = asked.fetchall()
             found.append(scans(plans[0]["Plan"]))
 
-    engine = world.resource._database.engine
+    engine = database_of(world).engine
     sa.event.listen(engine, "before_cursor_execute", explain)
     try:
         yield found
@@ -177,7 +177,7 @@ def test_a_sweep_waits_for_no_row_of_another_partition(
     (keep if replaced else drop)(world, "orders.0.1", first)
     if replaced:
         keep(world, "orders.1.1", first)
-    with world.resource._database.engine.begin() as other:
+    with database_of(world).engine.begin() as other:
         other.execute(sa.text("SELECT 1 FROM odd FOR UPDATE"))
         keep(world, "orders.2.1", records(part=[0], id=[3]))
     stored = select(world.resource, "SELECT id FROM orders_tpc ORDER BY id")
@@ -246,7 +246,7 @@ def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database, start
     """A sweep beside an UPDATE waits for nobody and shows nothing; a later one ends."""
     world = start(tagged_rows, postgres_database)
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
-    with world.resource._database.engine.begin() as other:
+    with database_of(world).engine.begin() as other:
         other.execute(sa.text("UPDATE orders_tpc SET id = id + 10 WHERE id > 1"))
         drop(world, "orders.0.2", records(id=[9]))  # while it is open
         assert world.visible() == 0
@@ -259,7 +259,7 @@ def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database, start)
     """Rows that were updated after the sweep saw them are not taken for gone."""
     world = start(tagged_rows, postgres_database)
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
-    database: Any = world.resource._database
+    database: Any = database_of(world)
     plain, once = database.delete_slice, []
 
     def move_first(connection: Any, *about: Any) -> int:
@@ -333,7 +333,7 @@ def test_a_sweep_that_cannot_delete_costs_no_vote(url, start):
         "BEGIN SELECT RAISE(ABORT, 'kept'); END",
         "postgresql": "CREATE TABLE mine (id bigint REFERENCES orders_tpc)",
     }
-    dialect = world.resource._database.engine.dialect.name
+    dialect = database_of(world).engine.dialect.name
     if dialect == "postgresql":
         run(world, "ALTER TABLE orders_tpc ADD PRIMARY KEY (id)")
     run(world, refuse[dialect])

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from support.branches import ONE, Branch, arrow, json_lines, records
 from support.databases import url
 from support.kinds import prepared_transactions, tagged_rows
-from support.participant import keep, refusal, select
+from support.participant import database_of, keep, refusal, select
 from support.waiting import AT_LAST
 
 __all__ = ["url"]
@@ -86,7 +86,7 @@ def test_column_names(open_at, name):
     world = open_at(key=name)
     keep(world, "orders.0.1", records(**{name: [1, 2]}))
     keep(world, "orders.1.1", records(**{name: [2, 3]}))
-    columns = sa.inspect(world.resource._database.engine).get_columns("orders")
+    columns = sa.inspect(database_of(world).engine).get_columns("orders")
     assert [column["name"] for column in columns] == [name]
     assert world.visible() == 3
     open_at(key=name).resource.open()  # its view is recognised

@@ -175,7 +175,10 @@ def _requests(database: str) -> int:
     with _reading(database) as connection:
         if "outbox_tpc" not in _tables(connection):
             return 0
-        queued = "outbox_tpc r JOIN outbox_tpc_queue q ON q.tag = r.tpc_tag"
+        queued = (
+            "outbox_tpc r JOIN outbox_tpc_queue q ON q.tag = r.tpc_tag "
+            "AND r.tpc_row >= q.next_row"
+        )
         return _count(connection, queued) + _count(connection, "outbox_tpc_quarantine")
 
 

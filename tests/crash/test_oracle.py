@@ -177,10 +177,12 @@ def test_a_request_that_was_not_sent_is_stuck(places):
     requests.close()
     change(places, "notifier", "INSERT INTO outbox_tpc VALUES (1, 0, '{}')")
     assert oracle.judge(places, 0) == Verdict()
-    queued = "INSERT INTO outbox_tpc_queue VALUES ('crash', 1, 0, 0, 1, 1, '{}', 0)"
+    row = "('crash', 1, 0, 0, 1, 1, '{}', 0, 1, 0)"
+    queued = f"INSERT INTO outbox_tpc_queue VALUES {row}"
     change(places, "notifier", queued)
     assert oracle.judge(places, 0) == Verdict(stuck=1)
-    aside = "INSERT INTO outbox_tpc_quarantine VALUES ('key', '{}', 422, 0, NULL)"
+    row = "('key', 'refused', 422, 0, NULL, '{}')"
+    aside = f"INSERT INTO outbox_tpc_quarantine VALUES {row}"
     change(places, "notifier", aside)
     assert oracle.judge(places, 0) == Verdict(stuck=2)
 

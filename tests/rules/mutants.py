@@ -907,7 +907,7 @@ MUTANTS: Final = (
         edit(
             PUBLISHER + "_publish",
             "self._relay.publish(__kept)",
-            "self._queue.confirm(self._holder, publication.position)\n"
+            "self._publications.confirm(self._holder, publication.position)\n"
             "self._relay.publish(__kept)\n",
         ),
     ),
@@ -917,8 +917,8 @@ MUTANTS: Final = (
         + "test_it_is_there_once_wherever_its_process_ends[sqlite-committed]",
         edit(
             PUBLISHER + "_take_over",
-            "self._queue.confirm(self._holder, __b)",
-            "self._queue.withdraw(self._holder)",
+            "self._publications.confirm(self._holder, __b)",
+            "self._publications.withdraw(self._holder)",
         ),
     ),
     mutant(
@@ -973,8 +973,8 @@ MUTANTS: Final = (
         + "test_a_replica_that_is_behind_publishes_nothing_again[sqlite-confirmed]",
         edit(
             PUBLICATIONS + "begin",
-            "BEGUN in rows or rows[CONFIRMED].position != confirmed",
-            "BEGUN in rows",
+            "BEGUN in on_record or on_record[CONFIRMED] != confirmed",
+            "BEGUN in on_record",
         ),
     ),
     mutant(
@@ -983,7 +983,7 @@ MUTANTS: Final = (
         + "test_a_replica_that_is_behind_publishes_nothing_again[sqlite-committed]",
         edit(
             PUBLICATIONS + "confirm",
-            "if begun is None or begun.position != position: ...",
+            "if self.positions_in(connection).get(BEGUN) != position: ...",
         ),
     ),
     mutant(
@@ -998,7 +998,7 @@ MUTANTS: Final = (
         edit(
             PUBLISHER + "_publish",
             "self._is_taken_over = False\nself._held = -float('inf')\n...",
-            "self._queue.withdraw(self._holder)\n...",
+            "self._publications.withdraw(self._holder)\n...",
         ),
     ),
     mutant(
@@ -1059,7 +1059,9 @@ MUTANTS: Final = (
     mutant(
         "relay: what is begun and confirmed is not flushed",
         DURABLE_TEST + "test_what_a_relay_notes_waits_for_the_disk[sqlite]",
-        edit(PUBLICATIONS + "_held", "self.deciding()", "self._database.relaxed()"),
+        edit(
+            PUBLICATIONS + "_held", "self.queue.deciding()", "self._database.relaxed()"
+        ),
     ),
     mutant(
         "relay: Kafka: the position is read, and nobody is fenced",

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from support.branches import Branch
 from support.files import FilePlace, Files
-from support.participant import World, count, keep, queue_of
+from support.participant import World, count, keep, outgoing_of
 from support.waiting import AT_ONCE
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
@@ -46,8 +46,8 @@ def refusing_outbox(url: str, branch: Branch, name: str = "participant") -> Worl
     world = World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
     world.name = name
     keep(world, "orders.7.1", branch)
-    for request in queue_of(world).next("orders"):
-        assert queue_of(world).move_to_quarantine(request, 422, SAID)
+    for request in outgoing_of(world).next("orders"):
+        assert outgoing_of(world).move_to_quarantine(request, 422, SAID)
     return world
 
 

@@ -299,9 +299,14 @@ def refusing(made: World | Any, part: str) -> Iterator[None]:
         sa.event.remove(engine, "before_cursor_execute", execute)
 
 
-def queue_of(world: World) -> Any:
-    """What a notifier has to send, to do in the place of its sender."""
-    return world.resource._queue
+def outgoing_of(world: World) -> Any:
+    """What an outbox has to send, to do in the place of its sender."""
+    return world.resource._outgoing
+
+
+def turns_of(world: World) -> Any:
+    """What sends in an outbox: a test takes its turns itself, or has another begin."""
+    return world.resource._turns
 
 
 def end(outbox: Outbox) -> None:
@@ -310,8 +315,8 @@ def end(outbox: Outbox) -> None:
     Where much else runs, a sender can need longer, and come back with a connection
     that nobody closes.
     """
-    outbox._sender.stop()
-    if thread := outbox._sender._thread:
+    outbox._turns.stop()
+    if thread := outbox._turns._thread:
         thread.join(AT_LAST)
         assert not thread.is_alive()
     outbox.close()

@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from support.branches import ONE
-from support.participant import World, database_of, keep
+from support.participant import World, database_of, keep, outgoing_of
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import BranchId, RequestKey, TransactionId
 from tracing_2pc.core.states import Refusal, RequestState
@@ -138,7 +138,7 @@ def relay_world(url: str, topic: Topic, **options: Any) -> World:
 def publisher(world: World, relay: Any, lease: float) -> Publisher:
     """One more process that wants to publish; who held the lease is silent."""
     expire(world)
-    return Publisher(world.resource._queue, relay, lease)
+    return Publisher(outgoing_of(world), relay, lease)
 
 
 def at(step: str, deed: Any) -> Any:
@@ -172,9 +172,9 @@ def all_turns(one: Any) -> None:
 
 def expire(world: World) -> None:
     """Let the lease run out."""
-    queue = world.resource._queue
+    sender = outgoing_of(world).queue.sender
     with database_of(world.resource).setup() as connection:
-        connection.execute(queue.sender.update().values(until=0.0))
+        connection.execute(sender.update().values(until=0.0))
 
 
 def stored(world: World, table: str) -> int:

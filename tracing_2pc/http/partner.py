@@ -27,7 +27,8 @@ from tracing_2pc.outbox.partner_request import (
     partner_request_of,
     statuses_of,
 )
-from tracing_2pc.outbox.queue import LONGEST_ANSWER, Request
+from tracing_2pc.outbox.quarantine import LONGEST_ANSWER
+from tracing_2pc.outbox.requests import Request
 from tracing_2pc.tracing.propagation import storable_context
 from tracing_2pc.tracing.spans import client_span, set_status, span
 from tracing_2pc.wire.contract import NoAnswerError, Silence

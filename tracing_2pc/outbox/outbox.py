@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -13,16 +12,15 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import RequestKey
-from tracing_2pc.core.states import Refusal, RequestState
+from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState
 from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.partner import Partner
 from tracing_2pc.outbox.partner_request import MakeRequest, made_by
 from tracing_2pc.outbox.publications import AnotherBrokerError, Publications, is_used
 from tracing_2pc.outbox.publisher import Publisher
-from tracing_2pc.outbox.quarantine import Quarantine
-from tracing_2pc.outbox.queue import Queue
 from tracing_2pc.outbox.records import json_records, read_records
 from tracing_2pc.outbox.relay import Message, Relay, write_block
+from tracing_2pc.outbox.requests import Requests
 from tracing_2pc.outbox.sender import Sender
 from tracing_2pc.outbox.stopped_relay import StoppedRelay
 from tracing_2pc.outbox.turns import Turns
@@ -90,7 +88,7 @@ class Outbox(ParticipantEngine):
         name: prefix of the tables; one per partner in a database.
         lease: seconds after which another process takes over from a silent sender; by
             default 30, or three times what a call to the partner may wait.
-        clock: Unix seconds.
+        clock: Unix seconds; by default the database's clock.
 
     Raises:
         ConfigurationError: a URL that cannot be used or holds a password, or a lease
@@ -106,7 +104,7 @@ class Outbox(ParticipantEngine):
         *,
         name: str = "outbox",
         lease: float | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         if not isinstance(partner, Relay) and not hasattr(partner, "send"):
             lacking = sorted(_RELAYS - {*dir(partner)})
@@ -129,28 +127,26 @@ class Outbox(ParticipantEngine):
         journal = Journal(tables, database, clock)
         self._name = name
         self._partner = partner
-        self._queue: Queue
-        self._publications: Publications | None = None
-        self._quarantine: Quarantine
-        self._sender: Turns
+        self._outgoing: Requests | Publications
+        self._person: Requests | StoppedRelay
+        self._turns: Turns
         table: _RequestTable
         if isinstance(partner, Relay):
-            publications = Publications(tables, database, clock)
-            self._queue = self._publications = publications
-            self._quarantine = StoppedRelay(publications, clock)
-            self._sender = Publisher(publications, partner, lease)
+            publications = Publications(tables, database, journal.clock)
+            self._outgoing, self._person = publications, StoppedRelay(publications)
+            self._turns = Publisher(publications, partner, lease)
             table = _MessageTable(publications, partner)
         else:
-            self._queue = Queue(tables, database, clock, partner.bulk)
-            self._quarantine = Quarantine(self._queue, clock)
-            self._sender = Sender(self._queue, partner, lease)
-            table = _PartnerTable(self._queue.request.name, partner)
+            requests = Requests(tables, database, journal.clock, partner.bulk)
+            self._outgoing = self._person = requests
+            self._turns = Sender(requests, partner, lease)
+            table = _PartnerTable(requests.queue.row.name, partner)
         store = TaggedBranches(
             journal,
             table,
-            set_up=self._queue.set_up,
-            committed=self._queue.add,
-            gauges=self._queue.gauges,
+            set_up=self._outgoing.set_up,
+            committed=self._outgoing.add,
+            gauges=self._outgoing.gauges,
         )
         super().__init__(journal, store)
 
@@ -174,7 +170,7 @@ class Outbox(ParticipantEngine):
         """
         lifecycle.start(self._name)
         instruments.start(self._name)
-        self._sender.start()
+        self._turns.start()
 
     def settle(self) -> None:
         """Compare a relay's broker with the one on record; make its topic, if new.
@@ -182,12 +178,12 @@ class Outbox(ParticipantEngine):
         Raises:
             ConfigurationError: it is another broker than this outbox belongs to.
         """
-        if self._publications is None or not isinstance(self._partner, Relay):
+        publications, relay = self._outgoing, self._partner
+        if isinstance(publications, Requests) or not isinstance(relay, Relay):
             return
         try:
-            _, rows = self._publications.positions()
-            broker = self._partner.identify(make=not is_used(rows))
-            self._publications.check_broker(broker)
+            make = not is_used(publications.positions())
+            publications.check_broker(relay.identify(make=make))
         except AnotherBrokerError as error:
             raise ConfigurationError(str(error)) from None
         except Exception as error:  # noqa: BLE001 - each prepare asks again
@@ -196,22 +192,22 @@ class Outbox(ParticipantEngine):
     def waiting(self) -> int:
         """Count records that are committed, and not sent yet."""
         with self._reading() as connection:
-            return self._queue.count_waiting(connection)
+            return self._outgoing.count_waiting(connection)
 
     def rest(self) -> None:
         """Stop sending after the request under way, until `start`."""
-        self._sender.rest()
+        self._turns.rest()
 
     def commit(self, order: Order) -> Answer:
         """Commit, and wake this process's sender."""
         answer = super().commit(order)
-        self._sender.wake()
+        self._turns.wake()
         return answer
 
     def list_requests(self, query: RequestQuery) -> RequestPage:
         """List requests in quarantine, or those that a person has dropped."""
         with self._reading() as connection:
-            requests = self._quarantine.page(connection, query)
+            requests = self._person.page(connection, query)
         return RequestPage(requests, self._journal.clock())
 
     def send_again(self, order: RequestOrder) -> RequestState:
@@ -226,9 +222,9 @@ class Outbox(ParticipantEngine):
             RefusalError: unknown: it is not in quarantine; conflict: it was dropped.
         """
         self._check_order(order)
-        with self._queue.deciding() as connection:
-            state = self._quarantine.again(connection, order)
-        self._sender.wake()
+        with self._outgoing.queue.deciding() as connection:
+            state = self._person.again(connection, order)
+        self._turns.wake()
         return state
 
     def drop_request(self, order: RequestOrder) -> RequestState:
@@ -243,16 +239,16 @@ class Outbox(ParticipantEngine):
                 and the partner has taken it.
         """
         self._check_order(order)
-        with self._queue.deciding() as connection:
-            return self._quarantine.drop(connection, order)
+        with self._outgoing.queue.deciding() as connection:
+            return self._person.drop(connection, order)
 
     def unfit(self) -> Sequence[tuple[str, str]]:
         """Return what does not fit at a relay's broker, asked each minute."""
         with self._reading() as connection:
-            return [*super().unfit(), *self._queue.unfit(connection)]
+            return [*super().unfit(), *self._outgoing.unfit(connection)]
 
     def _trouble(self, connection: Connection) -> str:
-        return self._quarantine.trouble(connection)
+        return self._person.trouble(connection)
 
     def _check_order(self, order: RequestOrder) -> None:
         with self._reading() as connection:
@@ -263,7 +259,8 @@ class Outbox(ParticipantEngine):
         """Return the requests in quarantine, oldest first, with their whole bodies."""
         self.open()
         with self._database.read() as connection:
-            return self._queue.quarantined(connection)
+            rows = self._outgoing.quarantine.rows(connection, RelayTrouble.REFUSED)
+        return [dict(row._mapping) for row in rows]
 
     def resume(self) -> None:
         """Let refusals be quarantined again, if ten in a row have stopped the sender.
@@ -271,11 +268,12 @@ class Outbox(ParticipantEngine):
         From any process; the sender goes on within a minute.
         """
         self.open()
-        self._queue.resume()
+        if isinstance(self._outgoing, Requests):
+            self._outgoing.resume()
 
     def close(self) -> None:
         """Stop sending after the request under way, and give the lease back."""
-        self._sender.stop()
+        self._turns.stop()
         super().close()
 
 
@@ -332,7 +330,7 @@ class _MessageTable(_RequestTable):
     """A row holds a block of messages, as they will be sent, by its first record."""
 
     def __init__(self, publications: Publications, relay: Relay) -> None:
-        super().__init__(publications.request.name)
+        super().__init__(publications.queue.row.name)
         self._publications = publications
         self._relay = relay
 

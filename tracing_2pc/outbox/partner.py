@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tracing_2pc.outbox.partner_request import MakeRequest
-from tracing_2pc.outbox.queue import Request
+from tracing_2pc.outbox.requests import Request
 
 LONGEST_ASKED: Final = 86_400.0
 """Seconds, however long a partner asks us to wait: a date may be wrong."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import RequestKey
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.outbox.queue import Request
+from tracing_2pc.outbox.requests import Request
 
 _METHOD: Final = re.compile("[A-Z]{1,20}")
 _HEADER: Final = re.compile("[A-Za-z0-9-]{1,100}")

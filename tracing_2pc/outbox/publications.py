@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -24,13 +23,13 @@ from tracing_2pc.core.model import (
     carrier_from_json,
 )
 from tracing_2pc.core.states import RelayTrouble
-from tracing_2pc.outbox.queue import Queue
+from tracing_2pc.outbox.quarantine import ALL, Quarantine
+from tracing_2pc.outbox.queue import Queue, key_of
 from tracing_2pc.outbox.relay import Message, Position, Publication, read_block
 from tracing_2pc.outbox.turns import LeaseLostError
-from tracing_2pc.participant.answers import BranchRow
+from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
-from tracing_2pc.store.engines.database import storable
 
 _PAGE: Final = 4
 _SLICE: Final = 40
@@ -41,32 +40,18 @@ _DONE: Final = -1
 BEGUN: Final = "begun"
 CONFIRMED: Final = "confirmed"
 SIGNED: Final = "signed"
-STOPPED: Final = str(RelayTrouble.STOPPED)
-UNREADABLE: Final = str(RelayTrouble.UNREADABLE)
-HIDDEN: Final = str(RelayTrouble.HIDDEN)
-"""What the row of a position says. Only those of the first two and of a stop have one.
-"""
+FOUND: Final = "found"
+"""Positions on record: of what is under way, of what is in last; that a person has
+drawn a line, so that it is written anew; and what was found where it stopped."""
 
-UNFIT: Final = "unfit"
-"""The row with what does not fit at the broker, as JSON."""
-
-BROKER: Final = "broker"
-"""The row with the words by which the broker is known that this outbox belongs to."""
+REFUSED: Final = RelayTrouble.REFUSED
+STOPPED: Final = RelayTrouble.STOPPED
+UNREADABLE: Final = RelayTrouble.UNREADABLE
+HIDDEN: Final = RelayTrouble.HIDDEN
 
 
 class AnotherBrokerError(TwoPhaseError):
     """A relay leads to another broker than the one that the outbox belongs to."""
-
-
-class PositionRow(NamedTuple):
-    """A position on record: since when, and why."""
-
-    position: Position
-    since: float
-    why: str = ""
-    # As of a request: it is no partner's answer.
-    status: int = 0
-    answer: str | None = None
 
 
 class Waiting(NamedTuple):
@@ -76,56 +61,65 @@ class Waiting(NamedTuple):
     committed: float
 
 
-def is_used(rows: Mapping[str, PositionRow]) -> bool:
+def is_used(positions: Mapping[str, Position]) -> bool:
     """Whether anything was ever published, or begun."""
-    return BEGUN in rows or rows[CONFIRMED].position.number > 0
+    return BEGUN in positions or positions[CONFIRMED].number > 0
 
 
-def key_of(transaction: TransactionId) -> RequestKey:
-    """Return the key by which a whole transaction is listed."""
-    return RequestKey(transaction, BranchId(0, 0), 0)
-
-
-class Publications(Queue):
-    """The tables of one outbox with a relay."""
+class Publications:
+    """What one outbox has to publish by its relay."""
 
     def __init__(
         self, tables: Tables, database: Database, clock: Callable[[], float]
     ) -> None:
-        super().__init__(
+        self.queue = Queue(
             tables,
             database,
             clock,
-            1,
-            sa.Column("rows", sa.BigInteger, nullable=False),
             sa.Column("digest", sa.String(64), nullable=False),
             # The number under which it is in there, and readers may not see it yet; 0
             # for what is not in; `_DONE` for rows that are left to delete.
             sa.Column("published", sa.BigInteger, nullable=False),
         )
-        self.position = tables.add(
+        self.quarantine = Quarantine(self.queue)
+        self._tables = tables
+        self._database = database
+        self._row = self.queue.row
+        self._branch = self.queue.branch
+        self._position = tables.add(
             "position",
             sa.Column("state", sa.String(10), primary_key=True),
             sa.Column("number", sa.BigInteger, nullable=False),
             sa.Column("transaction", sa.String(100), nullable=False),
             sa.Column("digest", sa.String(64), nullable=False),
-            sa.Column("since", sa.Float(53), nullable=False),
-            sa.Column("why", sa.Text, nullable=False),
+        )
+        # The words by which the broker is known that this outbox belongs to.
+        self._broker = tables.add(
+            "broker", sa.Column("words", sa.Text, primary_key=True)
+        )
+        self._unfit = tables.add(
+            "unfit",
+            sa.Column("what", sa.Text, nullable=False),
+            sa.Column("cure", sa.Text, nullable=False),
         )
         self._belongs_to: set[str] = set()
 
     def set_up(self, connection: Connection) -> None:
         """Put the lease and the first position on record."""
-        super().set_up(connection)
-        if CONFIRMED not in self._positions(connection):
+        self.queue.set_up(connection)
+        if CONFIRMED not in self.positions_in(connection):
             self._put(connection, CONFIRMED, Position())
 
-    def _more(self, branch: BranchRow) -> dict[str, Any]:
-        return {
-            "rows": branch.ref.rows,
-            "digest": hashlib.sha256(branch.ref.digest.encode()).hexdigest(),
-            "published": 0,
-        }
+    def add(
+        self, connection: Connection, row: TransactionRow, kept: Iterable[BranchRow]
+    ) -> None:
+        """Queue branches, in the local transaction that commits them."""
+
+        def how_far(branch: BranchRow) -> dict[str, Any]:
+            digest = hashlib.sha256(branch.ref.digest.encode()).hexdigest()
+            return {"digest": digest, "published": 0}
+
+        self.queue.add(connection, row, kept, how_far)
 
     # --- the relay's turn ------------------------------------------------------------
 
@@ -134,11 +128,24 @@ class Publications(Queue):
         """How many of this process have ended by themselves."""
         return self._database.sessions_lost
 
-    def positions(self) -> tuple[str, Mapping[str, PositionRow]]:
-        """Return the journal's id, and what is on record of positions."""
+    def journal(self) -> str:
+        """Return the journal's id, of which all names at a broker are made."""
         with self._database.read() as connection:
-            journal = sa.select(self._tables.identity.c.id)
-            return connection.execute(journal).scalar_one(), self._positions(connection)
+            return self._journal(connection)
+
+    def _journal(self, connection: Connection) -> str:
+        journal = sa.select(self._tables.identity.c.id)
+        return str(connection.execute(journal).scalar_one())
+
+    def positions(self) -> Mapping[str, Position]:
+        """Return what is on record of positions."""
+        with self._database.read() as connection:
+            return self.positions_in(connection)
+
+    def is_stopped(self) -> bool:
+        """Whether a person must decide before anything is published."""
+        with self._database.read() as connection:
+            return self.quarantine.count(connection, STOPPED) > 0
 
     def check_broker(self, broker: str, *, is_proven: bool = False) -> None:
         """Compare a broker with the one that messages here are for, as `identify` says.
@@ -152,17 +159,18 @@ class Publications(Queue):
         words = {*broker.split()}
         if not words or words == self._belongs_to:
             return
-        with self.deciding() as connection:
-            row = self._positions(connection).get(BROKER)
-            known = {*row.why.split()} if row else set()
+        with self.queue.deciding() as connection:
+            known = {*connection.execute(sa.select(self._broker)).scalars()}
             if words & known or is_proven or not known:
                 if words != known:
-                    self._put(connection, BROKER, Position(), broker)
+                    connection.execute(self._broker.delete())
+                    rows = [{"words": word} for word in sorted(words)]
+                    connection.execute(self._broker.insert(), rows)
                 self._belongs_to = words
                 return
-            journal = connection.scalar(sa.select(self._tables.identity.c.id))
+            journal = self._journal(connection)
         raise AnotherBrokerError(
-            f"outbox {self.name} belongs to {' '.join(sorted(known))}, and this "
+            f"outbox {self.queue.name} belongs to {' '.join(sorted(known))}, and this "
             f"address leads to {broker}: use an outbox of its own (prefix=); if the "
             f"broker has moved, with tpc-{journal} in it, run `tracing-2pc recover`"
         )
@@ -170,7 +178,7 @@ class Publications(Queue):
     def is_empty(self) -> bool:
         """Whether nothing is left to publish or to delete; waits for no lock."""
         with self._database.read() as connection:
-            return connection.scalar(sa.select(self.queue.c.tag).limit(1)) is None
+            return connection.scalar(sa.select(self._branch.c.tag).limit(1)) is None
 
     def begin(
         self, holder: str, passed: Sequence[str], confirmed: Position
@@ -184,8 +192,8 @@ class Publications(Queue):
                 this one is confirmed, as after a fail-over to a replica that is behind.
         """
         with self._held(holder) as connection:
-            rows = self._positions(connection)
-            if BEGUN in rows or rows[CONFIRMED].position != confirmed:
+            on_record = self.positions_in(connection)
+            if BEGUN in on_record or on_record[CONFIRMED] != confirmed:
                 raise LeaseLostError
             still = self.refused_applications(connection) if passed else set()
             firsts = [
@@ -199,8 +207,8 @@ class Publications(Queue):
             _, _, branches = min(firsts)
             first = branches[0]
             transaction = TransactionId(first.application, first.batch, first.attempt)
-            number = rows[CONFIRMED].position.number + 1
-            position = Position(number, str(transaction), _digest_of(branches))
+            number, name = confirmed.number + 1, str(transaction)
+            position = Position(number, name, _digest_of(branches))
             self._put(connection, BEGUN, position)
         carrier = carrier_from_json(first.carrier)
         own = (("tpc-transaction", str(transaction)), *sorted(carrier.items()))
@@ -208,20 +216,20 @@ class Publications(Queue):
         return Publication(position, transaction, carrier, messages)
 
     def _applications(self, connection: Connection) -> list[str]:
-        names = sa.select(self.queue.c.application).distinct()
+        names = sa.select(self._branch.c.application).distinct()
         return list(connection.execute(names).scalars())
 
     def refused_applications(self, connection: Connection) -> set[str]:
         """Return those that wait because of the broker."""
-        keys = connection.execute(sa.select(self.quarantine.c.key)).scalars()
-        return {RequestKey.parse(key).transaction.application for key in keys}
+        rows = self.quarantine.rows(connection, REFUSED)
+        return {RequestKey.parse(row.key).transaction.application for row in rows}
 
     def _first(self, connection: Connection, application: str) -> Sequence[Any]:
         """Return the branches of an application's first transaction to publish."""
-        q = self.queue.c
+        q = self._branch.c
         of = (q.application == application, q.published == 0)
         first = sa.select(sa.func.min(q.batch)).where(*of).scalar_subquery()
-        branches = sa.select(self.queue).where(*of, q.batch == first)
+        branches = sa.select(self._branch).where(*of, q.batch == first)
         order = branches.order_by(q.partition, q.task_attempt)
         return connection.execute(order).all()
 
@@ -250,7 +258,7 @@ class Publications(Queue):
 
     def _blocks(self, tag: int) -> Iterator[tuple[int, str]]:
         """Read a branch's blocks, each with its first message's number, in pages."""
-        r, first = self.request.c, 0
+        r, first = self._row.c, 0
         page = sa.select(r.tpc_row, r.body).order_by(r.tpc_row).limit(_PAGE)
         while True:
             with self._database.read() as connection:
@@ -270,8 +278,7 @@ class Publications(Queue):
         """
         transaction = TransactionId.parse(position.transaction)
         with self._held(holder) as connection:
-            begun = self._positions(connection).get(BEGUN)
-            if begun is None or begun.position != position:
+            if self.positions_in(connection).get(BEGUN) != position:
                 raise LeaseLostError
             self._settle(connection, transaction, position.number)
             self._put(connection, CONFIRMED, position)
@@ -284,38 +291,54 @@ class Publications(Queue):
 
     def refuse(self, holder: str, transaction: TransactionId, why: str) -> None:
         """Note, until it is published, why its application waits."""
-        q, key = self.quarantine.c, str(key_of(transaction))
         with self._held(holder) as connection:
-            why = storable(connection, why)
-            again = self.quarantine.update().where(q.key == key).values(body=why)
-            row = {"key": key, "body": why, "status": 0, "since": self._clock()}
-            if not connection.execute(again).rowcount:
-                connection.execute(self.quarantine.insert().values(row))
+            self.quarantine.put(connection, str(key_of(transaction)), why)
 
-    def note(self, holder: str, state: str, position: Position, why: str) -> None:
-        """Note why something is not as it must be; since when it is so stays."""
+    def note(self, holder: str, trouble: RelayTrouble, why: str) -> None:
+        """Note why nothing is published or seen; since when it is so stays."""
         with self._held(holder) as connection:
-            row, why = self._positions(connection).get(state), storable(connection, why)
-            if row is None or row.why != why:
-                self._put(connection, state, position, why, row.since if row else None)
+            self.quarantine.put(connection, ALL, why, trouble=trouble)
 
-    def clear(self, holder: str, *states: str) -> None:
-        """Take notes back."""
+    def stop(self, holder: str, found: Position, why: str) -> None:
+        """Note that a person must decide, and the position that is at the broker."""
         with self._held(holder) as connection:
-            self._clear(connection, *states)
+            self._put(connection, FOUND, found)
+            self.quarantine.put(connection, ALL, why, trouble=STOPPED)
+
+    def note_unfit(self, holder: str, unfit: Iterable[tuple[str, str]]) -> None:
+        """Note what does not fit at the broker, each with its cure."""
+        rows = [{"what": what, "cure": cure} for what, cure in unfit]
+        with self._held(holder) as connection:
+            if rows == [row._asdict() for row in self._unfit_rows(connection)]:
+                return
+            connection.execute(self._unfit.delete())
+            if rows:
+                connection.execute(self._unfit.insert(), rows)
+
+    def clear(self, holder: str, trouble: RelayTrouble) -> None:
+        """Note that it is so no more."""
+        with self._held(holder) as connection:
+            self.quarantine.clear(connection, ALL, trouble)
+
+    def go_on_from(self, holder: str, *, is_well: bool) -> None:
+        """Note that publishing goes on; `is_well`: it does so without errors."""
+        with self._held(holder) as connection:
+            self._clear(connection, SIGNED)
+            if is_well:
+                self.quarantine.clear(connection, ALL, UNREADABLE)
 
     def seen(self, through: int) -> None:
         """Note that readers pass what is in, up to a number: its rows may go."""
-        q = self.queue.c
-        done = self.queue.update().where(q.published.between(1, through))
+        q = self._branch.c
+        done = self._branch.update().where(q.published.between(1, through))
         with self._database.relaxed(*self._database.planned_anew) as connection:
             connection.execute(done.values(published=_DONE))
             if not self.unseen(connection):
-                self._clear(connection, HIDDEN)
+                self.quarantine.clear(connection, ALL, HIDDEN)
 
     def unseen(self, connection: Connection) -> list[TransactionId]:
         """Return what is in there, and may be held back from readers; in order."""
-        q = self.queue.c
+        q = self._branch.c
         batch = (q.application, q.batch, q.attempt, q.published)
         rows = sa.select(*batch).where(q.published > 0).distinct()
         return [
@@ -327,7 +350,7 @@ class Publications(Queue):
         """Return where that was published: its messages are here still."""
         found: set[str] = set()
         with self._database.read() as connection:
-            of = sa.select(self.queue.c.tag).where(self.queue.c.published > 0)
+            of = sa.select(self._branch.c.tag).where(self._branch.c.published > 0)
             tags = connection.execute(of).scalars().all()
         for tag in tags:
             for _, block in self._blocks(tag):
@@ -337,24 +360,24 @@ class Publications(Queue):
 
     def delete_published(self) -> bool:
         """Delete one portion of rows that are done with; False if none can be now."""
-        q, r = self.queue.c, self.request.c
+        q, r = self._branch.c, self._row.c
         some = sa.select(q.tag).where(q.published == _DONE).limit(1)
         with self._database.relaxed(*self._database.planned_anew) as connection:
             if (tag := connection.scalar(some)) is None:
                 return False
-            name = self.request.name
+            name = self._row.name
             deleted = self._database.delete_slice(connection, name, tag, _SLICE)
             left = sa.select(r.tpc_row).where(r.tpc_tag == tag).limit(1)
             if connection.execute(left).first() is None:
-                connection.execute(self.queue.delete().where(q.tag == tag))
+                connection.execute(self._branch.delete().where(q.tag == tag))
                 return True
         return deleted > 0
 
     @contextlib.contextmanager
     def _held(self, holder: str) -> Iterator[Connection]:
         """Open a durable transaction in which the lease stays with its holder."""
-        mine = sa.select(self.sender.c.holder)
-        with self.deciding() as connection:
+        mine = sa.select(self.queue.sender.c.holder)
+        with self.queue.deciding() as connection:
             if connection.execute(mine).scalar_one() != holder:
                 raise LeaseLostError
             yield connection
@@ -363,7 +386,7 @@ class Publications(Queue):
 
     def waiting(self, connection: Connection) -> list[Waiting]:
         """Return what is not published, in its order; what the broker refuses last."""
-        q, refused = self.queue.c, self.refused_applications(connection)
+        q, refused = self._branch.c, self.refused_applications(connection)
         batch = (q.application, q.batch, q.attempt)
         rows = connection.execute(
             sa.select(*batch, sa.func.min(q.committed))
@@ -384,10 +407,6 @@ class Publications(Queue):
             left = {name: rows for name, rows in left.items() if rows}
         return ordered
 
-    def on_record(self, connection: Connection) -> Mapping[str, PositionRow]:
-        """Return what is on record of positions."""
-        return self._positions(connection)
-
     def go_on(
         self, connection: Connection, sent: Sequence[TransactionId], last: Position
     ) -> None:
@@ -396,7 +415,8 @@ class Publications(Queue):
             self._settle(connection, transaction, last.number)
         self._put(connection, CONFIRMED, last)
         self._put(connection, SIGNED, Position())
-        self._clear(connection, BEGUN, STOPPED)
+        self._clear(connection, BEGUN, FOUND)
+        self.quarantine.clear(connection, ALL, STOPPED)
 
     def give_up(self, connection: Connection, transaction: TransactionId) -> None:
         """Delete a transaction that is never published, for a person."""
@@ -405,67 +425,58 @@ class Publications(Queue):
     def _settle(
         self, connection: Connection, transaction: TransactionId, number: int
     ) -> None:
-        q, key = self.queue.c, str(key_of(transaction))
-        refused = self.quarantine.delete().where(self.quarantine.c.key == key)
-        connection.execute(refused)
+        q, key = self._branch.c, str(key_of(transaction))
+        self.quarantine.clear(connection, key, REFUSED)
         of = (q.application == transaction.application, q.batch == transaction.batch)
-        connection.execute(self.queue.update().where(*of).values(published=number))
+        connection.execute(self._branch.update().where(*of).values(published=number))
 
     # --- rows ------------------------------------------------------------------------
 
-    def _positions(self, connection: Connection) -> dict[str, PositionRow]:
-        rows = connection.execute(sa.select(self.position))
-        return {
-            state: PositionRow(Position(number, transaction, digest), since, why)
-            for state, number, transaction, digest, since, why in rows
-        }
+    def positions_in(self, connection: Connection) -> Mapping[str, Position]:
+        """Return what is on record of positions, by its state."""
+        rows = connection.execute(sa.select(self._position))
+        return {state: Position(*position) for state, *position in rows}
 
-    def _put(
-        self,
-        connection: Connection,
-        state: str,
-        position: Position,
-        why: str = "",
-        since: float | None = None,
-    ) -> None:
+    def _put(self, connection: Connection, state: str, position: Position) -> None:
         self._clear(connection, state)
-        row = {"state": state, "since": since or self._clock(), "why": why}
-        row |= position._asdict()
-        connection.execute(self.position.insert().values(row))
+        row = {"state": state, **position._asdict()}
+        connection.execute(self._position.insert().values(row))
 
     def _clear(self, connection: Connection, *states: str) -> None:
-        gone = self.position.delete().where(self.position.c.state.in_(states))
+        gone = self._position.delete().where(self._position.c.state.in_(states))
         connection.execute(gone)
 
     def unfit(self, connection: Connection) -> Sequence[tuple[str, str]]:
         """Return what does not fit at the broker, each with its cure."""
-        row = self._positions(connection).get(UNFIT)
-        return [(what, cure) for what, cure in json.loads(row.why)] if row else ()
+        return [(row.what, row.cure) for row in self._unfit_rows(connection)]
+
+    def _unfit_rows(self, connection: Connection) -> Sequence[Any]:
+        return connection.execute(sa.select(self._unfit)).all()
 
     def count_waiting(self, connection: Connection) -> int:
         """Count messages that are not published yet."""
-        q = self.queue.c
+        q = self._branch.c
         waiting = sa.select(sa.func.sum(q.rows)).where(q.published == 0)
         return int(connection.scalar(waiting) or 0)
 
     def gauges(self, connection: Connection) -> dict[str, float]:
         """Measure what waits, and why."""
-        q = self.queue.c
+        q = self._branch.c
         waiting = sa.select(sa.func.sum(q.rows), sa.func.min(q.committed))
         rows, oldest = connection.execute(waiting.where(q.published >= 0)).one()
-        on_record, now = self._positions(connection), self._clock()
+        now = self.queue.clock()
 
-        def age_of(state: str) -> float:
-            since = on_record[state].since if state in on_record else now
-            return max(0.0, now - since)
+        def age_of(trouble: RelayTrouble) -> float:
+            found = self.quarantine.rows(connection, trouble)
+            return max(0.0, now - found[0].since) if found else 0.0
 
         publications = len(self.waiting(connection)) + len(self.unseen(connection))
         return {
             "tpc.outbox.backlog": int(rows or 0),
             "tpc.outbox.oldest_age": max(0.0, now - oldest) if rows else 0.0,
             "tpc.outbox.quarantined": 0,
-            "tpc.outbox.stopped": int(STOPPED in on_record),
-            "tpc.relay.position": on_record[CONFIRMED].position.number,
+            "tpc.outbox.stopped": self.quarantine.count(connection, STOPPED),
+            "tpc.relay.position": self.positions_in(connection)[CONFIRMED].number,
             "tpc.relay.open": publications,
             "tpc.relay.refused": len(self.refused_applications(connection)),
             "tpc.relay.hidden_age": age_of(HIDDEN),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import time
 from typing import Final
@@ -20,8 +19,6 @@ from tracing_2pc.outbox.publications import (
     CONFIRMED,
     HIDDEN,
     SIGNED,
-    STOPPED,
-    UNFIT,
     UNREADABLE,
     AnotherBrokerError,
     Publications,
@@ -70,15 +67,14 @@ class Publisher(Turns):
     position is read again, and so is what is on record.
     """
 
-    _queue: Publications
-
-    def __init__(self, queue: Publications, relay: Relay, lease: float) -> None:
+    def __init__(self, publications: Publications, relay: Relay, lease: float) -> None:
+        self._publications = publications
         self._relay = relay
         self._said = ""
         # By application, after publications that failed: how many, and until when.
         self._failed: dict[str, tuple[int, float]] = {}
         self._in_vain = 0  # tries in a row after which nothing was published
-        super().__init__(queue, lease)
+        super().__init__(publications.queue, lease)
 
     def _forget(self) -> None:
         self._is_taken_over = False
@@ -104,43 +100,45 @@ class Publisher(Turns):
 
     def _report(self, why: str) -> None:
         why = f"turns of the relay fail: {why}"
-        self._queue.note(self._holder, UNREADABLE, Position(), why)
+        self._publications.note(self._holder, UNREADABLE, why)
 
     def _take_turn(self) -> float:
         if time.monotonic() - self._asked > LONGEST_PAUSE:
             self._asked = time.monotonic()
             self._ask_what_fits()
             self._keep_lease()
-        if self._sessions_lost != (lost := self._queue.sessions_lost):
+        if self._sessions_lost != (lost := self._queue.database.sessions_lost):
             self._is_taken_over, self._sessions_lost = False, lost
         if not self._is_taken_over and (pause := self._take_over()):
             return pause
         now = time.monotonic()
-        publication, is_waiting = None, not self._queue.is_empty()
+        publication, is_waiting = None, not self._publications.is_empty()
         if is_waiting:
             passed = [name for name, (_, until) in self._failed.items() if until > now]
             self._keep_lease()
-            publication = self._queue.begin(self._holder, passed, self._confirmed)
+            publication = self._publications.begin(
+                self._holder, passed, self._confirmed
+            )
             if publication is not None and not self._publish(publication):
                 return self._step_back(0.0)
         pause = LOOK if is_waiting else LONGEST_PAUSE
         if (is_waiting and publication is None) or now - self._looked > pause:
             self._looked = now
             self._look_at_readers()
-        has_deleted = is_waiting and self._queue.delete_published()
+        has_deleted = is_waiting and self._publications.delete_published()
         if self._is_reported:
-            self._queue.clear(self._holder, UNREADABLE)
+            self._publications.clear(self._holder, UNREADABLE)
             self._is_reported = False
         return 0.0 if has_deleted or publication is not None else POLL
 
     def _ask_what_fits(self) -> None:
-        journal, _ = self._queue.positions()
+        journal = self._publications.journal()
         try:
-            unfit = json.dumps([*self._relay.unfit(journal)])
+            unfit = [*self._relay.unfit(journal)]
         except Exception as error:  # noqa: BLE001 - it is asked again
             logger.info("outbox: not known what fits at the broker: %s", error)
             return
-        self._queue.note(self._holder, UNFIT, Position(), unfit)
+        self._publications.note_unfit(self._holder, unfit)
 
     def _look_at_readers(self) -> None:
         """Note what readers see, and what they do not, although it is in."""
@@ -150,34 +148,34 @@ class Publisher(Turns):
             logger.info("outbox: not known what readers see: %s", error)
             return
         if through > self._seen:
-            self._queue.seen(through)
+            self._publications.seen(through)
             self._seen, self._is_hidden = through, False
         if why and not self._is_hidden:
             logger.error("outbox: readers do not see what is published: %s", why)
-            self._queue.note(self._holder, HIDDEN, Position(), why)
+            self._publications.note(self._holder, HIDDEN, why)
             self._is_hidden = True
 
     def _take_over(self) -> float:
         """Learn what is in there; return seconds to wait, 0 if publishing may begin."""
-        journal, rows = self._queue.positions()
-        if STOPPED in rows:
+        if self._publications.is_stopped():
             return LONGEST_PAUSE
+        journal = self._publications.journal()
+        positions = self._publications.positions()
         try:
-            was_used = is_used(rows)
-            must_exist = was_used and SIGNED not in rows
+            was_used = is_used(positions)
+            must_exist = was_used and SIGNED not in positions
             broker = self._relay.identify()
             is_another = self._is_another(broker, was_used=was_used)
             position = self._relay.take_over(journal, must_exist=must_exist)
             # Read after it: while the lease is held nobody else changes them now.
-            _, rows = self._queue.positions()
-            confirmed = rows[CONFIRMED].position
-            begun = rows[BEGUN].position if BEGUN in rows else None
+            positions = self._publications.positions()
+            confirmed, begun = positions[CONFIRMED], positions.get(BEGUN)
             is_new = begun is None and not confirmed.number
             if is_another:
                 is_there = position is not None and position in (begun, confirmed)
-                is_proven = SIGNED in rows or is_there
-                self._queue.check_broker(broker, is_proven=is_proven)
-            if SIGNED in rows or (position is None and is_new):
+                is_proven = SIGNED in positions or is_there
+                self._publications.check_broker(broker, is_proven=is_proven)
+            if SIGNED in positions or (position is None and is_new):
                 only = Publication(confirmed, None, Carrier(), keep=self._keep_on)
                 self._relay.publish(only)
                 position = confirmed
@@ -188,22 +186,21 @@ class Publisher(Turns):
         except Exception as error:  # noqa: BLE001 - unreadable is not now, without end
             return self._wait_for_position(error)
         if begun is not None and position == begun:
-            self._queue.confirm(self._holder, begun)
+            self._publications.confirm(self._holder, begun)
         elif position != confirmed:
             return self._halt(confirmed, begun, position)
         elif begun is not None:
-            self._queue.withdraw(self._holder)
+            self._publications.withdraw(self._holder)
         self._confirmed = position
         if not self._is_expecting:
-            topics = self._queue.topics_unseen(self._keep_lease)
+            topics = self._publications.topics_unseen(self._keep_lease)
             try:
                 self._relay.expect(topics)
             except Exception as error:  # noqa: BLE001 - as above
                 return self._wait_for_position(error)
             self._is_expecting = True
         self._is_reported = self._failures > 0  # until a turn succeeds
-        done = (SIGNED,) if self._is_reported else (SIGNED, UNREADABLE)
-        self._queue.clear(self._holder, *done)
+        self._publications.go_on_from(self._holder, is_well=not self._is_reported)
         if self._said:
             logger.warning("outbox: it publishes again")
         self._is_taken_over, self._unreadable, self._said = True, 0, ""
@@ -216,7 +213,7 @@ class Publisher(Turns):
             AnotherBrokerError: there is no position yet by which it could be known.
         """
         try:
-            self._queue.check_broker(broker)
+            self._publications.check_broker(broker)
         except AnotherBrokerError:
             if not was_used:
                 raise
@@ -226,7 +223,7 @@ class Publisher(Turns):
     def _wait_for_position(self, error: Exception) -> float:
         self._unreadable += 1
         why = f"the position cannot be read yet: {type(error).__name__}: {error}"
-        self._queue.note(self._holder, UNREADABLE, Position(), why)
+        self._publications.note(self._holder, UNREADABLE, why)
         if why != self._said:
             logger.warning("outbox: nothing is published: %s", why)
         self._said = why
@@ -254,7 +251,7 @@ class Publisher(Turns):
             why = f"{why}; {self._relay.ends()}"
         except Exception:
             logger.warning("outbox: the ends of topics cannot be read", exc_info=True)
-        self._queue.note(self._holder, STOPPED, position or Position(), why)
+        self._publications.stop(self._holder, position or Position(), why)
         logger.error("outbox: the relay has stopped, a person must decide: %s", why)
         return LONGEST_PAUSE
 
@@ -293,7 +290,7 @@ class Publisher(Turns):
         failpoint("relay.before_confirm")
         self._in_vain = 0
         self._failed.pop(transaction.application, None)
-        self._queue.confirm(self._holder, publication.position)
+        self._publications.confirm(self._holder, publication.position)
         self._confirmed = publication.position
         return True
 
@@ -318,7 +315,7 @@ class Publisher(Turns):
             why = str(error)
         elif isinstance(error, sa.exc.SQLAlchemyError):
             why = f"its messages cannot be read: {describe_error(error)}"
-        self._queue.refuse(self._holder, transaction, why)
+        self._publications.refuse(self._holder, transaction, why)
         logger.warning(
             "outbox: not published, again later: transaction=%s pause=%.1f: %s",
             transaction,

@@ -1,13 +1,14 @@
-"""What an outbox's partner refused, and what a person has decided about it.
+"""What waits for a person, and what a person has decided about it: one table of each.
 
-A request in quarantine stays until a person has it sent again or drops it. Each of
-these is one durable local transaction, which also writes who did it, when and why into
-`<name>_tpc_by_hand`. A dropped request is kept there, with its body.
+Of a partner these are requests, with what it answered; of a relay whole transactions,
+or all of them, with the reason. A decision is one durable local transaction, which also
+writes who made it, when and why into `<name>_tpc_by_hand`. What was dropped is kept
+there, with its body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -15,33 +16,122 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import QuarantinedRequest, RequestKey
-from tracing_2pc.core.states import Refusal, RequestState
-from tracing_2pc.outbox.queue import AGAIN, DROP, Queue
+from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState
+from tracing_2pc.outbox.queue import Queue
+from tracing_2pc.participant.journal.schema import TAG
 from tracing_2pc.participant.requests import RequestOrder, RequestQuery
+from tracing_2pc.store.engines.database import storable
+
+LONGEST_ANSWER: Final = 2_000
+"""Characters of a partner's answer that are kept."""
 
 LONGEST_BODY: Final = 2_000
 """Characters of a body that a list shows."""
 
+AGAIN: Final = "again"
+DROP: Final = "drop"
+"""What a person may decide."""
+
+ALL: Final = ""
+"""The key of what is the matter with all that a relay has to publish."""
+
 
 class Quarantine:
-    """Lists quarantined requests, and does with them what a person decided."""
+    """Lists what waits for a person, and keeps on record what was decided."""
 
-    def __init__(self, queue: Queue, clock: Callable[[], float]) -> None:
-        self._queue = queue
-        self._clock = clock
-        self.by_hand = queue.by_hand
+    def __init__(self, queue: Queue) -> None:
+        self._clock = queue.clock
+        tables = queue.tables
+        self.table = tables.add(
+            "quarantine",
+            sa.Column("key", sa.String(160), primary_key=True),
+            sa.Column("trouble", sa.String(12), primary_key=True),
+            sa.Column("status", sa.Integer, nullable=False),
+            sa.Column("since", sa.Float(53), nullable=False),
+            # What the partner answered, or what is the matter at the broker.
+            sa.Column("answer", sa.Text),
+            # Of a request: it is nowhere else.
+            sa.Column("body", sa.Text),
+        )
+        key = sa.Column("key", sa.String(160), nullable=False)
+        self.by_hand = tables.add(
+            "by_hand",
+            sa.Column("number", TAG, primary_key=True),
+            key,
+            sa.Column("action", sa.String(5), nullable=False),
+            sa.Column("who", sa.Text, nullable=False),
+            sa.Column("reason", sa.Text, nullable=False),
+            sa.Column("at", sa.Float(53), nullable=False),
+            sa.Column("status", sa.Integer, nullable=False),
+            sa.Column("since", sa.Float(53), nullable=False),
+            # Of a dropped request: the only copy of it that is left here.
+            sa.Column("body", sa.Text),
+            # Of one that was to be sent again: it left the queue in another way.
+            sa.Column("not_taken", sa.Boolean, nullable=False),
+            sa.Column("answer", sa.Text),
+            sqlite_autoincrement=True,  # rows may be deleted: no tag comes twice
+        )
+        sa.Index(f"{tables.name}_tpc_by_hand_key", key)
+
+    def put(
+        self,
+        connection: Connection,
+        key: str,
+        answer: str,
+        *,
+        trouble: RelayTrouble = RelayTrouble.REFUSED,
+        status: int = 0,
+        body: str | None = None,
+    ) -> None:
+        """Note what waits and why; since when it does so stays."""
+        table, about = self.table, {"key": key, "trouble": str(trouble)}
+        answer = storable(connection, answer)
+        this = (table.c.key == key, table.c.trouble == str(trouble))
+        again = table.update().where(*this).values(answer=answer, status=status)
+        if not connection.execute(again).rowcount:
+            row = {
+                **about,
+                "status": status,
+                "since": self._clock(),
+                "answer": answer or None,
+                "body": body,
+            }
+            connection.execute(table.insert().values(row))
+
+    def rows(self, connection: Connection, trouble: RelayTrouble) -> Sequence[Any]:
+        """Return what waits for this reason, oldest first."""
+        q = self.table.c
+        found = sa.select(self.table).where(q.trouble == str(trouble))
+        return connection.execute(found.order_by(q.since)).all()
+
+    def clear(self, connection: Connection, key: str, *troubles: RelayTrouble) -> None:
+        """Take notes back."""
+        q = self.table.c
+        gone = self.table.delete().where(
+            q.key == key, q.trouble.in_([*map(str, troubles)])
+        )
+        connection.execute(gone)
+
+    def count(self, connection: Connection, trouble: RelayTrouble) -> int:
+        """Count what waits for this reason."""
+        of = self.table.c.trouble == str(trouble)
+        counted = sa.select(sa.func.count()).select_from(self.table).where(of)
+        return int(connection.execute(counted).scalar_one())
 
     def page(
         self, connection: Connection, query: RequestQuery
     ) -> Sequence[QuarantinedRequest]:
-        """Return a page, oldest first."""
-        q, h = self._queue.quarantine.c, self.by_hand.c
+        """Return a page of what was refused, or dropped; oldest first."""
+        q, h = self.table.c, self.by_hand.c
         about: tuple[Any, ...] = (sa.null(), sa.null(), sa.null())
+        table: Any = q
         if query.state is RequestState.DROPPED:
-            table, at, about = h, h.at, (h.at, h.who, h.reason)
+            table, at, answer = h, h.at, h.answer
+            about = (h.at, h.who, h.reason)
             of = [h.action == DROP]
         else:
-            table, at, of = q, q.since, []
+            at, answer = q.since, q.answer
+            of = [q.trouble == str(RelayTrouble.REFUSED)]
         if query.application is not None:
             of.append(table.key.like(f"{query.application}.%"))
         if query.key is not None:
@@ -50,17 +140,18 @@ class Quarantine:
         times = sa.select(sa.func.count()).where(
             other.c.action == AGAIN, other.c.key == table.key
         )
+        body = sa.func.coalesce(table.body, "")
         statement = (
             sa.select(
                 table.key,
                 table.status,
                 table.since,
-                sa.func.substr(table.body, 1, LONGEST_BODY),
-                sa.func.length(table.body),
+                sa.func.substr(body, 1, LONGEST_BODY),
+                sa.func.length(body),
                 times.scalar_subquery(),
                 *about,
                 sa.null(),  # no trouble: that is a relay's
-                table.answer,
+                answer,
             )
             .where(*of, sa.tuple_(at, table.key) > query.after)
             .order_by(at, table.key)
@@ -71,74 +162,29 @@ class Quarantine:
             for key, *rest in connection.execute(statement)
         ]
 
-    def trouble(self, connection: Connection) -> str:
-        """Return in a word why nothing is sent, empty if it is not known here."""
-        return ""
-
-    def again(self, connection: Connection, order: RequestOrder) -> RequestState:
-        """Put a request back into its queue; idempotent.
-
-        Raises:
-            RefusalError: unknown: it never was in quarantine; conflict: it was dropped.
-        """
-        if (row := self._take(connection, order.key)) is not None:
-            number = self._sign(connection, order, AGAIN, row)
-            self._queue.put_back(connection, order.key, row.body, number)
-            return RequestState.WAITING
-        last = self._last(connection, order.key)
-        if last.action == DROP:
-            detail = f"request {order.key} was dropped by hand: it is not sent again"
-            raise RefusalError(Refusal.CONFLICT, detail)
-        if self._queue.holds(connection, order.key):
-            return RequestState.WAITING
-        _check_taken(last, order.key)
-        return RequestState.SENT
-
-    def drop(self, connection: Connection, order: RequestOrder) -> RequestState:
-        """Take a request out of quarantine for ever, and keep it on record; idempotent.
-
-        One that waits to be sent again is taken off its queue. If a sender is at work
-        on it, it may still be sent once.
-
-        Raises:
-            RefusalError: unknown: it never was in quarantine; conflict: it was put
-                back into its queue, and the partner has taken it.
-        """
-        if (row := self._take(connection, order.key)) is not None:
-            self._sign(connection, order, DROP, row, body=row.body)
-            return RequestState.DROPPED
-        last = self._last(connection, order.key)
-        if last.action == DROP:
-            return RequestState.DROPPED
-        if (body := self._queue.take_back(connection, order.key)) is not None:
-            self._sign(connection, order, DROP, last, body=body)
-            return RequestState.DROPPED
-        _check_taken(last, order.key)
-        detail = (
-            f"request {order.key} is not in quarantine: a person had it sent again, "
-            "and the partner has taken it"
-        )
-        raise RefusalError(Refusal.CONFLICT, detail)
-
-    def _take(self, connection: Connection, key: RequestKey) -> Any:
-        """Take a request out of the quarantine; None if it is not there."""
-        table = self._queue.quarantine
-        of = table.c.key == str(key)
-        row = connection.execute(sa.select(table).where(of)).one_or_none()
+    def take(self, connection: Connection, key: RequestKey) -> Any:
+        """Take out what was refused; None if it is not there."""
+        table = self.table
+        of = (table.c.key == str(key), table.c.trouble == str(RelayTrouble.REFUSED))
+        row = connection.execute(sa.select(table).where(*of)).one_or_none()
         if row is not None:
-            connection.execute(table.delete().where(of))
+            connection.execute(table.delete().where(*of))
         return row
 
-    def _last(self, connection: Connection, key: RequestKey) -> Any:
-        """Return the newest row about what a person decided about a request."""
+    def last(self, connection: Connection, key: RequestKey) -> Any:
+        """Return the newest row about what a person decided about it.
+
+        Raises:
+            RefusalError: unknown: nobody has decided anything.
+        """
         h = self.by_hand
         newest = sa.select(h).where(h.c.key == str(key)).order_by(h.c.number.desc())
         row = connection.execute(newest.limit(1)).one_or_none()
         if row is None:
-            raise _unknown(key)
+            raise unknown(key)
         return row
 
-    def _sign(
+    def sign(
         self,
         connection: Connection,
         order: RequestOrder,
@@ -146,7 +192,10 @@ class Quarantine:
         row: Any,
         body: str | None = None,
     ) -> int:
-        """Put on record what a person decided; return the row's number."""
+        """Put on record what a person decided; return the row's number.
+
+        `row` is what waited, or the newest row about it.
+        """
         signed = {
             "key": str(order.key),
             "action": action,
@@ -162,13 +211,14 @@ class Quarantine:
         written = self.by_hand.insert().values(signed).returning(self.by_hand.c.number)
         return int(connection.execute(written).scalar_one())
 
+    def note_not_taken(self, connection: Connection, key: str) -> None:
+        """Note that what a person had sent again has left in another way."""
+        h = self.by_hand.c
+        again = self.by_hand.update().where(h.key == key, h.action == AGAIN)
+        connection.execute(again.values(not_taken=True))
 
-def _check_taken(last: Any, key: RequestKey) -> None:
-    """Raise unless the partner took it: the row that says otherwise was deleted."""
-    if last.not_taken:
-        raise _unknown(key)
 
-
-def _unknown(key: RequestKey) -> RefusalError:
+def unknown(key: RequestKey) -> RefusalError:
+    """Return the refusal of what neither waits for a person nor was dropped."""
     detail = f"no request {key} is in quarantine here, nor was one dropped"
     return RefusalError(Refusal.UNKNOWN, detail)

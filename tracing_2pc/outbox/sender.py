@@ -15,7 +15,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import log_fields
 from tracing_2pc.outbox.partner import LONGEST_ASKED, Partner, PartnerAnswer
 from tracing_2pc.outbox.partner_request import in_bulks
-from tracing_2pc.outbox.queue import MOST_REFUSALS, Queue, Request
+from tracing_2pc.outbox.requests import MOST_REFUSALS, Request, Requests
 from tracing_2pc.outbox.turns import Turns, pause_after
 from tracing_2pc.tracing.propagation import thin_out_after
 
@@ -48,9 +48,10 @@ class Sender(Turns):
     waits, with growing pauses, and the others go on.
     """
 
-    def __init__(self, queue: Queue, partner: Partner, lease: float) -> None:
+    def __init__(self, requests: Requests, partner: Partner, lease: float) -> None:
+        self._requests = requests
         self._partner = partner
-        super().__init__(queue, lease)
+        super().__init__(requests.queue, lease)
 
     def _forget(self) -> None:
         self._waiting = collections.defaultdict[str, _Waiting](_Waiting)
@@ -88,7 +89,7 @@ class Sender(Turns):
         After a bulk that was not taken only one, of half the size, is sent; and each
         request alone, where all together were refused.
         """
-        requests, size = self._queue.next(application), self._size(application)
+        requests, size = self._requests.next(application), self._size(application)
         if left := self._singly[application]:
             requests, size = requests[:left], 1
         try:
@@ -96,10 +97,10 @@ class Sender(Turns):
         except Exception:  # noqa: BLE001 - one cannot be read: sent alone, it is found
             bulks = [[request] for request in requests]
         is_waiting = self._waiting[application].failures > 0
-        return bulks[:1] if is_waiting and self._queue.bulk > 1 else bulks
+        return bulks[:1] if is_waiting and self._requests.bulk > 1 else bulks
 
     def _size(self, application: str) -> int:
-        return self._sizes.get(application, self._queue.bulk)
+        return self._sizes.get(application, self._requests.bulk)
 
     def _send(self, request: Request) -> bool:
         """Send one request; False means that the queue has to be read again."""
@@ -147,25 +148,25 @@ class Sender(Turns):
         if (waited := self._waiting.pop(application, None)) and waited.why:
             text = "outbox: sent again, after %d tries in vain: application=%s"
             logger.info(text, waited.failures, application)
-        self._sizes[application] = min(2 * size, self._queue.bulk)
+        self._sizes[application] = min(2 * size, self._requests.bulk)
 
     def _settle_bulk(
         self, bulk: Sequence[Request], answers: Sequence[PartnerAnswer]
     ) -> list[tuple[Request, PartnerAnswer]]:
         """Settle each by its own answer, in order; return those that stay."""
-        left = []
+        left: list[tuple[Request, PartnerAnswer]] = []
         pairs = zip(bulk, answers, strict=True)
         for is_taken, alike in itertools.groupby(pairs, lambda pair: pair[1].is_taken):
             if is_taken:
-                self._confirm(*(request for request, _ in alike))
+                self._confirm(*(request for request, _ in alike), in_turn=not left)
             else:
                 left += [pair for pair in alike if not self._settle(*pair)]
         return left
 
-    def _confirm(self, *requests: Request) -> None:
+    def _confirm(self, *requests: Request, in_turn: bool) -> None:
         application = requests[0].transaction.application
         is_first = application not in self._taken
-        self._queue.confirmed(*requests, after_refusals=is_first)
+        self._requests.confirmed(*requests, in_turn=in_turn, after_refusals=is_first)
         self._taken.add(application)
         self._stopped.discard(application)
 
@@ -197,16 +198,18 @@ class Sender(Turns):
             extra=log_fields(request.transaction, request.carrier),
         )
 
-    def _settle(self, request: Request, answer: PartnerAnswer) -> bool:
+    def _settle(
+        self, request: Request, answer: PartnerAnswer, *, in_turn: bool = True
+    ) -> bool:
         """Drop what was taken, quarantine what was refused; False if it stays."""
         application = request.transaction.application
         if answer.is_taken:
-            self._confirm(request)
+            self._confirm(request, in_turn=in_turn)
             return True
         if not answer.is_refused:
             return False
         self._taken.discard(application)
-        if self._queue.count_refusal(request) > MOST_REFUSALS:
+        if self._requests.count_refusal(request) > MOST_REFUSALS:
             if application not in self._stopped:
                 logger.error(
                     "outbox: stopped, the partner refuses all in a row: "
@@ -230,11 +233,12 @@ class Sender(Turns):
         tries = waiting.tries if waiting.key == request.key else 0
         if tries + 1 < TRIES:
             return False
-        following = self._queue.next(application, request)
+        following = self._requests.next(application, request)
         if not following or self._stopping.is_set():
             return False
         self._keep_lease()
-        return self._settle(following[0], self._ask_partner(following[0]))
+        answer = self._ask_partner(following[0])
+        return self._settle(following[0], answer, in_turn=False)
 
     def _send_last_time(self, request: Request) -> None:
         self._keep_lease()
@@ -246,7 +250,7 @@ class Sender(Turns):
 
     def _quarantine(self, request: Request, answer: PartnerAnswer, why: str) -> None:
         said = answer.body if answer.code else answer.why
-        if self._queue.move_to_quarantine(request, answer.code, said):
+        if self._requests.move_to_quarantine(request, answer.code, said):
             logger.error(
                 "outbox: request quarantined: request=%s status=%d: %s",
                 request.key,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -18,27 +19,27 @@ from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState
 from tracing_2pc.outbox.publications import (
     BEGUN,
     CONFIRMED,
+    FOUND,
     HIDDEN,
+    REFUSED,
     STOPPED,
     UNREADABLE,
-    PositionRow,
     Publications,
-    key_of,
 )
-from tracing_2pc.outbox.quarantine import Quarantine
-from tracing_2pc.outbox.queue import AGAIN, DROP
+from tracing_2pc.outbox.quarantine import AGAIN, DROP
+from tracing_2pc.outbox.queue import key_of
 from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
 
-class StoppedRelay(Quarantine):
+class StoppedRelay:
     """Lists what waits for more than its turn, and does what a person decided.
 
-    Each transaction is listed as one request.
+    Each transaction is listed as one request, whose body says why it waits.
     """
 
-    def __init__(self, queue: Publications, clock: Callable[[], float]) -> None:
-        super().__init__(queue, clock)
-        self._publications = queue
+    def __init__(self, publications: Publications) -> None:
+        self._publications = publications
+        self._quarantine = publications.quarantine
 
     def page(
         self, connection: Connection, query: RequestQuery
@@ -49,21 +50,17 @@ class StoppedRelay(Quarantine):
         position cannot be read, the next transaction; where readers are held back, what
         they may not see.
         """
+        found = self._quarantine.page(connection, query)
         if query.state is RequestState.DROPPED:
-            return super().page(connection, query)
-        refused = (
-            dataclasses.replace(request, trouble=RelayTrouble.REFUSED)
-            for request in super().page(connection, query)
-        )
-        listed = {request.key: request for request in refused}
-        for transaction, since, state, why in self._troubles(connection):
+            return [dataclasses.replace(request, answer=None) for request in found]
+        listed = {request.key: _refused(request) for request in found}
+        for transaction, since, trouble, why in self._troubles(connection):
             key = key_of(transaction)
             if (
                 query.application in (None, transaction.application)
                 and query.key in (None, key)
                 and (since, str(key)) > query.after
             ):
-                trouble = RelayTrouble(state)
                 listed[key] = QuarantinedRequest(
                     key, query.state, 0, since, why, len(why), 0, trouble=trouble
                 )
@@ -72,34 +69,32 @@ class StoppedRelay(Quarantine):
 
     def _troubles(
         self, connection: Connection
-    ) -> Iterator[tuple[TransactionId, float, str, str]]:
+    ) -> Iterator[tuple[TransactionId, float, RelayTrouble, str]]:
         """Yield what waits for another reason than a refusal: since when, and why."""
-        rows = self._publications.on_record(connection)
         waiting = self._publications.waiting(connection)
-        last = _last_of(rows)
+        last = self._last(connection)
         latest = [TransactionId.parse(last)] if last else []
-        if (stop := rows.get(STOPPED)) is not None:
+        for stop in self._quarantine.rows(connection, STOPPED):
             since = 0.0
             for transaction, committed in waiting:
                 # They are listed by it: it rises from one to the next.
                 since = max(committed, math.nextafter(since, math.inf))
-                yield transaction, since, STOPPED, stop.why
+                yield transaction, since, STOPPED, stop.answer
             if not waiting:
-                yield from ((t, stop.since, STOPPED, stop.why) for t in latest)
+                yield from ((t, stop.since, STOPPED, stop.answer) for t in latest)
             return
         first = [waiting[0].transaction] if waiting else latest
         unseen = self._publications.unseen(connection) or latest
-        for state, transactions in ((HIDDEN, unseen), (UNREADABLE, first)):
-            if (row := rows.get(state)) is not None:
-                yield from ((t, row.since, state, row.why) for t in transactions)
+        for trouble, transactions in ((HIDDEN, unseen), (UNREADABLE, first)):
+            for row in self._quarantine.rows(connection, trouble):
+                yield from ((t, row.since, trouble, row.answer) for t in transactions)
 
     def trouble(self, connection: Connection) -> str:
         """Return in a word the gravest reason for which something waits."""
-        rows = self._publications.on_record(connection)
-        found = [state for state in (STOPPED, HIDDEN, UNREADABLE) if state in rows]
-        if self._publications.refused_applications(connection):
-            found.append(str(RelayTrouble.REFUSED))
-        return found[0] if found else ""
+        for trouble in (STOPPED, HIDDEN, UNREADABLE, REFUSED):
+            if self._quarantine.count(connection, trouble):
+                return str(trouble)
+        return ""
 
     def again(self, connection: Connection, order: RequestOrder) -> RequestState:
         """Try this transaction now, which the broker refuses.
@@ -110,8 +105,7 @@ class StoppedRelay(Quarantine):
         Raises:
             RefusalError: unknown: it does not wait for a person.
         """
-        if not self._settle_refused(connection, order, AGAIN):
-            self._draw_line(connection, order, AGAIN)
+        self._decide(connection, order, AGAIN)
         return RequestState.WAITING
 
     def drop(self, connection: Connection, order: RequestOrder) -> RequestState:
@@ -123,52 +117,67 @@ class StoppedRelay(Quarantine):
             RefusalError: unknown: it does not wait for a person; not now: it is being
                 published.
         """
-        if not self._settle_refused(connection, order, DROP):
-            self._draw_line(connection, order, DROP)
+        self._decide(connection, order, DROP)
         return RequestState.DROPPED
 
-    def _settle_refused(
+    def _decide(self, connection: Connection, order: RequestOrder, action: str) -> None:
+        transaction = order.key.transaction
+        if stopped := self._quarantine.rows(connection, STOPPED):
+            self._draw_line(connection, order, action, stopped[0])
+        elif (row := self._quarantine.take(connection, key_of(transaction))) is None:
+            # As asked again; else nothing waits for a person here.
+            if not self._was_decided(connection, order, action):
+                raise _unknown(transaction)
+        else:
+            if action == DROP:
+                self._give_up(connection, transaction)
+            self._quarantine.sign(connection, order, action, row, body=row.answer)
+
+    def _was_decided(
         self, connection: Connection, order: RequestOrder, action: str
     ) -> bool:
-        """Do what was decided about one that was refused; False if it was not."""
-        rows = self._publications.on_record(connection)
-        transaction = order.key.transaction
-        if STOPPED in rows:
-            return False
-        if (row := self._take(connection, key_of(transaction))) is None:
-            return False
-        if action == DROP:
-            if BEGUN in rows and rows[BEGUN].position.transaction == str(transaction):
-                detail = f"transaction {transaction} is being published: ask again"
-                raise RefusalError(Refusal.NOT_NOW, detail)
-            self._publications.give_up(connection, transaction)
-        self._sign(connection, order, action, row, body=row.body)
-        return True
+        return bool(self._quarantine.last(connection, order.key).action == action)
+
+    def _give_up(self, connection: Connection, transaction: TransactionId) -> None:
+        begun = self._publications.positions_in(connection).get(BEGUN)
+        if begun is not None and begun.transaction == str(transaction):
+            detail = f"transaction {transaction} is being published: ask again"
+            raise RefusalError(Refusal.NOT_NOW, detail)
+        self._publications.give_up(connection, transaction)
 
     def _draw_line(
-        self, connection: Connection, order: RequestOrder, action: str
+        self, connection: Connection, order: RequestOrder, action: str, stop: Any
     ) -> None:
-        rows, wanted = self._publications.on_record(connection), order.key.transaction
-        stop, waiting = rows.get(STOPPED), self._publications.waiting(connection)
+        wanted = order.key.transaction
+        waiting = self._publications.waiting(connection)
         transactions = [w.transaction for w in waiting]
-        if stop is None and self._last(connection, order.key).action == action:
-            return
-        is_last = action == DROP and _last_of(rows) == str(wanted)
-        if stop is None or not (wanted in transactions or is_last):
-            detail = f"transaction {wanted} does not wait for a person here"
-            raise RefusalError(Refusal.UNKNOWN, detail)
+        is_last = action == DROP and self._last(connection) == str(wanted)
+        if not (wanted in transactions or is_last):
+            raise _unknown(wanted)
         line = transactions.index(wanted) if wanted in transactions else 0
         if wanted in transactions:
             line += action == DROP
-        self._sign(connection, order, action, stop, body=stop.why)
-        confirmed = rows[CONFIRMED].position
-        number = max(confirmed.number, stop.position.number)
+        self._quarantine.sign(connection, order, action, stop, body=stop.answer)
+        positions = self._publications.positions_in(connection)
+        number = max(positions[CONFIRMED].number, positions[FOUND].number)
         # What is begun next gets a number that is in no copy of the store.
-        anew = confirmed._replace(number=number + 1)
+        anew = positions[CONFIRMED]._replace(number=number + 1)
         self._publications.go_on(connection, transactions[:line], anew)
 
+    def _last(self, connection: Connection) -> str:
+        """Return what the broker has last; without a position, what was confirmed."""
+        positions = self._publications.positions_in(connection)
+        found = positions[FOUND].transaction if FOUND in positions else ""
+        return found or positions[CONFIRMED].transaction
 
-def _last_of(rows: Mapping[str, PositionRow]) -> str:
-    """Return what the broker has last; where it has no position, what was confirmed."""
-    confirmed = rows[CONFIRMED].position.transaction
-    return (rows[STOPPED].position.transaction if STOPPED in rows else "") or confirmed
+
+def _refused(request: QuarantinedRequest) -> QuarantinedRequest:
+    why = request.answer or ""
+    return dataclasses.replace(
+        request, trouble=REFUSED, body=why, length=len(why), answer=None
+    )
+
+
+def _unknown(transaction: TransactionId) -> RefusalError:
+    detail = f"transaction {transaction} does not wait for a person here"
+    return RefusalError(Refusal.UNKNOWN, detail)

@@ -54,25 +54,28 @@ CREATE TABLE outbox_tpc_hidden (
 INSERT INTO "outbox_tpc_hidden" VALUES(4,NULL);
 CREATE TABLE outbox_tpc_quarantine (
 	"key" VARCHAR(160) NOT NULL, 
-	body TEXT NOT NULL, 
+	trouble VARCHAR(12) NOT NULL, 
 	status INTEGER NOT NULL, 
 	since FLOAT NOT NULL, 
 	answer TEXT, 
-	PRIMARY KEY ("key")
+	body TEXT, 
+	PRIMARY KEY ("key", trouble)
 );
-INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','{"id": 0, "amount": 0.5}',422,1.79583040596049046521e+09,'no such card');
+INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','refused',422,1.79583040596049046521e+09,'no such card','{"id": 0, "amount": 0.5}');
 CREATE TABLE outbox_tpc_queue (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
 	partition BIGINT NOT NULL, 
 	task_attempt BIGINT NOT NULL, 
-	attempt INTEGER NOT NULL, 
 	tag INTEGER NOT NULL, 
+	attempt INTEGER NOT NULL, 
 	carrier TEXT NOT NULL, 
 	committed FLOAT NOT NULL, 
-	PRIMARY KEY (application, batch, partition, task_attempt)
+	rows BIGINT NOT NULL, 
+	next_row BIGINT NOT NULL, 
+	PRIMARY KEY (application, batch, partition, task_attempt, tag)
 );
-INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,2,3,'{"traceparent": "00-acd30fcca1cf2bf15e2d045446314723-3dd2b6617cce23d3-03"}',1.79583040606125593184e+09);
+INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,3,2,'{"traceparent": "00-acd30fcca1cf2bf15e2d045446314723-3dd2b6617cce23d3-03"}',1.79583040606125593184e+09,1,0);
 CREATE TABLE outbox_tpc_refusals (
 	application VARCHAR(40) NOT NULL, 
 	in_a_row INTEGER NOT NULL, 

@@ -163,20 +163,23 @@ CREATE TABLE public.outbox_tpc_hidden (
 );
 CREATE TABLE public.outbox_tpc_quarantine (
     key character varying(160) NOT NULL,
-    body text NOT NULL,
+    trouble character varying(12) NOT NULL,
     status integer NOT NULL,
     since double precision NOT NULL,
-    answer text
+    answer text,
+    body text
 );
 CREATE TABLE public.outbox_tpc_queue (
     application character varying(40) NOT NULL,
     batch bigint NOT NULL,
     partition bigint NOT NULL,
     task_attempt bigint NOT NULL,
-    attempt integer NOT NULL,
     tag bigint NOT NULL,
+    attempt integer NOT NULL,
     carrier text NOT NULL,
-    committed double precision NOT NULL
+    committed double precision NOT NULL,
+    rows bigint NOT NULL,
+    next_row bigint NOT NULL
 );
 CREATE TABLE public.outbox_tpc_refusals (
     application character varying(40) NOT NULL,
@@ -315,8 +318,8 @@ INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted',
 INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795830406.9740858, 1795830407.0029685);
 INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795830407.046177, NULL);
 INSERT INTO public.outbox_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', '{"id": 0, "amount": 0.5}', 422, 1795830406.8468904, 'no such card');
-INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 2, 3, '{"traceparent": "00-9f0edb7cd0e9639453487d0ce2c20ec0-189888d06d888085-03"}', 1795830407.0041628);
+INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', 'refused', 422, 1795830406.8468904, 'no such card', '{"id": 0, "amount": 0.5}');
+INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 3, 2, '{"traceparent": "00-9f0edb7cd0e9639453487d0ce2c20ec0-189888d06d888085-03"}', 1795830407.0041628, 1, 0);
 INSERT INTO public.outbox_tpc_refusals VALUES ('orders', 1);
 INSERT INTO public.outbox_tpc_schema VALUES (1, '9d856cc4e15941adb4824cca0aa4d6e6', 'outbox');
 INSERT INTO public.outbox_tpc_sender VALUES (1, '57639fc9fc4136889acda27bb0ebf705', 0);
@@ -377,9 +380,9 @@ ALTER TABLE ONLY public.outbox_tpc_hidden
 ALTER TABLE ONLY public.outbox_tpc
     ADD CONSTRAINT outbox_tpc_pkey PRIMARY KEY (tpc_tag, tpc_row);
 ALTER TABLE ONLY public.outbox_tpc_quarantine
-    ADD CONSTRAINT outbox_tpc_quarantine_pkey PRIMARY KEY (key);
+    ADD CONSTRAINT outbox_tpc_quarantine_pkey PRIMARY KEY (key, trouble);
 ALTER TABLE ONLY public.outbox_tpc_queue
-    ADD CONSTRAINT outbox_tpc_queue_pkey PRIMARY KEY (application, batch, partition, task_attempt);
+    ADD CONSTRAINT outbox_tpc_queue_pkey PRIMARY KEY (application, batch, partition, task_attempt, tag);
 ALTER TABLE ONLY public.outbox_tpc_refusals
     ADD CONSTRAINT outbox_tpc_refusals_pkey PRIMARY KEY (application);
 ALTER TABLE ONLY public.outbox_tpc_sender
