@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from typing import Any
 
 import pytest
 import yaml
@@ -22,8 +23,10 @@ from bundled.files import (
     recorded,
     seconds,
 )
+from tracing_2pc.core import names
 from tracing_2pc.core.names import LABELS
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.participant.metrics import GAUGES
 
 TEXTS = texts("bundled")
 RULE_OF = [f"{rule['alert']}-{rule['labels']['severity']}" for rule in alerts()]
@@ -57,20 +60,41 @@ def test_a_rule_that_is_taken_out_is_missed(index, tmp_path):
 
 
 def test_gauges_are_scraped_and_the_rest_comes_by_otlp():
-    """Nothing is there twice, and nothing is left out: split by the registry."""
+    """Nothing is there twice, and nothing is left out: split by the registry.
+
+    Only a job exports the gauges of its participants without a service.
+    """
     gauges = {name for name, metric in EXPOSED.items() if metric.kind == "gauge"}
+    of_participants = {names.prometheus_name(name) for name in GAUGES}
     jobs = {job["job_name"]: job for job in read(PROMETHEUS)["scrape_configs"]}
-    split = {}
-    for name, job in jobs.items():
-        (relabel,) = job["metric_relabel_configs"]
-        named = {m for m in EXPOSED if re.fullmatch(relabel["regex"], m)}
-        assert named == gauges, name
-        split[name] = relabel["action"]
-    assert split == {
-        "tracing-2pc-watch": "keep",
-        "tracing-2pc-participants": "keep",
-        "tracing-2pc-otlp": "drop",
+    kept = {
+        (name, participant): {
+            metric
+            for metric in EXPOSED
+            if all(keeps(r, metric, participant) for r in job["metric_relabel_configs"])
+        }
+        for name, job in jobs.items()
+        for participant in ("", "orders")
     }
+    rest = set(EXPOSED) - gauges
+    scraped = {
+        (f"tracing-2pc-{name}", participant): gauges
+        for name in ("watch", "participants")
+        for participant in ("", "orders")
+    }
+    assert kept == {
+        **scraped,
+        ("tracing-2pc-otlp", ""): rest,
+        ("tracing-2pc-otlp", "orders"): rest | of_participants,
+    }
+
+
+def keeps(relabel: dict[str, Any], metric: str, participant: str) -> bool:
+    """Whether Prometheus keeps a sample by a rule."""
+    labels = {"__name__": metric, "participant": participant}
+    value = ";".join(labels[name] for name in relabel["source_labels"])
+    matches = re.fullmatch(relabel["regex"], value) is not None
+    return matches is (relabel["action"] == "keep")
 
 
 def test_whoever_has_a_token_is_asked_with_one():

@@ -27,11 +27,12 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import ParticipantState, Refusal, Vote
+from tracing_2pc.core.states import Decision, ParticipantState, Refusal, Vote
 from tracing_2pc.embedded import idle
 from tracing_2pc.inspection.view import view_transaction
 from tracing_2pc.operations.check import check
 from tracing_2pc.operations.init import init
+from tracing_2pc.operations.watch import watch
 from tracing_2pc.operations.wiring import open_participants
 from tracing_2pc.sinks.sending import send_waiting
 from tracing_2pc.spark import context
@@ -357,6 +358,41 @@ def test_text_and_table_of_settings_name_it(tmp_path):
         assert participants["orders"].url.endswith("?key=id%2Ccity&table=orders")
     with pytest.raises(ConfigurationError, match="%2C"):
         Settings.load(participants=f"orders={url}id,city")
+
+
+def test_a_job_measures_its_participants(tmp_path, measured, monkeypatch):
+    """By their names; one whose database is away is left out, and the others are not.
+
+    Two that have one name count once, with what is greater.
+    """
+    monkeypatch.setattr("tracing_2pc.embedded.participant._makers", {})
+    urls = [f"sqlite:///{tmp_path}/{n}.db?table={n}" for n in ("orders", "totals")]
+    away = address("postgresql://u@127.0.0.1:1/shop", table="away")
+    ParticipantSink({"orders": urls[0], "totals": urls[1]}).check("test")
+    ParticipantSink({"away": away}).check("test")
+    assert prepare_at(opened(urls[0]), transaction=ID) is Vote.COMMIT
+    in_doubt = 'tpc_in_doubt_branches{participant="%s"}'
+    assert in_doubts(measured()) == {in_doubt % "orders": 1, in_doubt % "totals": 0}
+    opened(urls[1], "orders").set_up()  # type: ignore[attr-defined]
+    assert in_doubts(measured())[in_doubt % "orders"] == 1
+
+
+def in_doubts(measured: dict[str, float]) -> dict[str, float]:
+    return {n: v for n, v in measured.items() if n.startswith("tpc_in_doubt_branches")}
+
+
+def test_a_watcher_measures_them(tmp_path, measured):
+    """By their names, as of its last sweep: a scrape asks no participant."""
+    url = f"sqlite:///{tmp_path}/shop.db?table=orders"
+    ParticipantSink({"orders": url}).check("test")
+    assert prepare_at(opened(url), transaction=ID) is Vote.COMMIT
+    settings = Settings(
+        log=f"sqlite:///{tmp_path}/log.db", participants={"orders": url}
+    )
+    with contextlib.closing(open_log(settings.log or "")) as log:
+        watch(log, settings, lambda _: None, once=True)
+    opened(url).resolve(ID, Decision.ABORT, "a try")
+    assert in_doubts(measured()) == {'tpc_in_doubt_branches{participant="orders"}': 1}
 
 
 def test_a_check_asks_for_no_token(tmp_path):

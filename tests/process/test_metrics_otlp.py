@@ -57,6 +57,29 @@ say(warned)
     assert found.units == {name: names.METRICS[name].unit for name in found.units}
 
 
+def test_a_job_measures_its_participants_without_a_service(tmp_path):
+    """By their names, as the job: also where it sends what an outbox holds."""
+    shop = f"sqlite:///{tmp_path}/shop.db"
+    (tmp_path / "shop.py").write_text(f"""
+from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.outbox import Outbox
+notices = Outbox("{shop}", HttpPartner("http://127.0.0.1:9"))
+""")
+    code = f"""
+sys.path.insert(0, "{tmp_path}")
+from tracing_2pc import ParticipantSink
+from tracing_2pc.spark import two_phase_commit
+sink = ParticipantSink({{"notices": "python:shop:notices"}})
+job = two_phase_commit(sink, application="orders", log="sqlite:///{tmp_path}/log.db")
+say(warned)
+"""
+    with receiving("http/protobuf") as receiver:
+        said, _ = run(code, start=MEASURING + AT_LEISURE, **{BOTH: receiver.endpoint})
+        (found,) = sent(receiver.all())
+    assert (said, found.service) == ([], "orders")
+    assert found.samples['tpc.outbox.backlog{participant="notices"}'] == 0
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

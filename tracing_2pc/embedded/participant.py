@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from operator import methodcaller
 from typing import IO, Final, TypeVar
@@ -54,7 +54,7 @@ from tracing_2pc.embedded.idle import in_use
 from tracing_2pc.participant.answers import Answer, BranchRef
 from tracing_2pc.participant.body import Body
 from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
-from tracing_2pc.participant.metrics import record_request
+from tracing_2pc.participant.metrics import observe_gauges, record_request
 from tracing_2pc.participant.requests import (
     KeepsRequests,
     RequestOrder,
@@ -74,8 +74,8 @@ _PAGE: Final = 1_000
 _resources: Final[dict[str, ParticipantEngine]] = {}
 """Those of this process, by address. Connections are made anew after a fork."""
 
-_makers: Final[set[str]] = set()
-"""Addresses whose tables this process makes: it has started a job that has them."""
+_makers: Final[dict[str, EmbeddedParticipant]] = {}
+"""Those whose tables this process makes, by address: it has started a job with them."""
 
 _senders: Final[set[str]] = set()
 """Addresses from which this process, and no fork of it, sends what is committed."""
@@ -140,7 +140,7 @@ class EmbeddedParticipant:
         """Make its tables and its topic, if they are not there; for a job's start.
 
         From now on this process also makes the tables later, where the database did not
-        answer now. Idempotent.
+        answer now, and exports the participant's gauges. Idempotent.
 
         Raises:
             ConfigurationError: with the setting or the SQL that cures it.
@@ -151,7 +151,8 @@ class EmbeddedParticipant:
             engine.open()
             engine.settle()
 
-        _makers.add(self.url)
+        _makers[self.url] = self
+        observe_gauges(_read_gauges)
         self._look(make)
 
     def start(self) -> None:
@@ -173,6 +174,16 @@ class EmbeddedParticipant:
         if not self._resource().sends:
             return 0
         return self._look(lambda engine: engine.waiting())
+
+    def gauges(self) -> Mapping[str, float]:
+        """Measure it, by the names of the registry; nothing if it does not answer."""
+        try:
+            engine = self._resource()
+            with answering_within(self.timeout), in_use(engine):
+                return engine.gauges()
+        except Exception:  # no database, no gauges
+            logger.debug("gauges could not be read: %s", self.name, exc_info=True)
+            return {}
 
     def prepare(
         self,
@@ -436,3 +447,17 @@ class EmbeddedParticipant:
             resource = (address or read_address(self.url)).open()
             _resources.setdefault(self.url, resource)
         return _resources[self.url]
+
+
+def _read_gauges() -> list[tuple[Mapping[str, float], Mapping[str, str]]]:
+    """Read the gauges of this process's jobs; one that does not answer has none.
+
+    Of several that have one name the greatest counts.
+    """
+    greatest: dict[str, dict[str, float]] = {}
+    # One after the other: the last export is at the exit, where no thread starts.
+    for participant in list(_makers.values()):
+        gauges = greatest.setdefault(participant.name, {})
+        for gauge, value in participant.gauges().items():
+            gauges[gauge] = max(value, gauges.get(gauge, value))
+    return [(gauges, {"participant": name}) for name, gauges in greatest.items()]

@@ -23,6 +23,7 @@ from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.participants import LOG
 from tracing_2pc.operations.watcher import Sweep, Watcher
 from tracing_2pc.operations.wiring import open_participants, open_recovery
+from tracing_2pc.participant.metrics import observe_gauges
 from tracing_2pc.sinks.sending import send_waiting, start_sending
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle
@@ -215,6 +216,12 @@ def observe_sweeps(watcher: Watcher, participants: Sequence[str], clock: Clock) 
     instruments.observe("tpc.oldest_pending_age", pending)
     instruments.observe("tpc.quarantined_transactions", quarantined)
     instruments.observe("tpc.watcher.last_success_timestamp", last_success)
+    observe_gauges(
+        lambda: [
+            (gauges, {"participant": name})
+            for name, gauges in watcher.last.gauges.items()
+        ]
+    )
 
 
 def _label_applications(names: Iterable[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import Carrier, TransactionId, log_fields
 from tracing_2pc.core.ports import Clock
+from tracing_2pc.core.remote_participant import Embedded
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
     UNFINISHED,
@@ -73,6 +74,8 @@ class Sweep:
     # Seconds since the oldest commit was decided, then, by application and participant
     # that has not acknowledged it; from `LATE` on.
     pending: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+    # What participants without a service measure, by name; those that could be read.
+    gauges: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     # Where that was asked for, what was done, and what could not be, unless the sweep
     # before had that, too.
     recovered: tuple[RecoveryResult, ...] = ()
@@ -216,6 +219,11 @@ class Watcher:
             removed=_without(before.findings, findings),
             started=started,
             pending=pending,
+            gauges={
+                name: description.gauges
+                for name, description in evidence.descriptions.items()
+                if isinstance(self.participants[name], Embedded)
+            },
         )
 
     def _note_success(self, evidence: Evidence) -> None:

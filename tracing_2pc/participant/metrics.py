@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import Final
@@ -19,7 +19,8 @@ GAUGES: Final = tuple(
     for name, metric in METRICS.items()
     if metric.kind == "gauge" and not metric.labels
 )
-"""What resources can have: each has some of them."""
+"""What resources can have: each has some of them. Without a service they have the label
+`participant`."""
 
 _scraped: Final[ContextVar[Mapping[str, float] | None]] = ContextVar(
     "tpc_scraped", default=None
@@ -36,9 +37,7 @@ class Measured:
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
         self._read = read
-        self._of_thread = threading.local()
-        for name in GAUGES:
-            instruments.observe(name, partial(self._observe, name))
+        observe_gauges(lambda: [(read(), {})])
 
     def exposition(self) -> str:
         """Write them, and this worker's counts. Raises whatever reading raises."""
@@ -48,23 +47,44 @@ class Measured:
         finally:
             _scraped.reset(token)
 
-    def _observe(self, name: str) -> list[tuple[float, instruments.Labels]]:
-        if (scraped := _scraped.get()) is not None:
-            value = scraped.get(name)
-        else:
-            value = self._for_export(name)
-        return [] if value is None else [(value, {})]
 
-    def _for_export(self, name: str) -> float | None:
-        """Return a gauge of a reading that has not yet been asked for it."""
-        reading: dict[str, float | None] = vars(self._of_thread)
-        if name not in reading:
-            reading.update(dict.fromkeys(GAUGES))
+def observe_gauges(
+    read: Callable[[], Iterable[tuple[Mapping[str, float], instruments.Labels]]],
+) -> None:
+    """Have gauges of resources exported: those of each, with its labels.
+
+    They are what this process exports from now on, and nothing else. `read` is called
+    once for each export; where it raises there are no gauges.
+    """
+    gauges = _Gauges(read)
+    for name in GAUGES:
+        instruments.observe(name, partial(gauges.observe, name))
+
+
+class _Gauges:
+    """What was read for an export, until each gauge has been asked for."""
+
+    def __init__(
+        self,
+        read: Callable[[], Iterable[tuple[Mapping[str, float], instruments.Labels]]],
+    ) -> None:
+        self._read = read
+        self._of_thread = threading.local()
+
+    def observe(self, name: str) -> list[tuple[float, instruments.Labels]]:
+        if (scraped := _scraped.get()) is not None:
+            return [(scraped[name], {})] if name in scraped else []
+        unasked: dict[str, list[tuple[float, instruments.Labels]]]
+        unasked = vars(self._of_thread)
+        if name not in unasked:
+            unasked.update({name: [] for name in GAUGES})
             try:
-                reading.update(self._read())
+                for gauges, labels in self._read():
+                    for gauge in unasked.keys() & gauges.keys():
+                        unasked[gauge].append((gauges[gauge], labels))
             except Exception:  # no database, no gauges: not tried again for each
                 logger.debug("gauges could not be read", exc_info=True)
-        return reading.pop(name)
+        return unasked.pop(name)
 
 
 def record_request(

@@ -132,7 +132,9 @@ def two_phase_commit(
     # Under Connect a process beside the server runs the callback, and opens all that.
     remote = under_connect()
     if not remote:
-        lifecycle.start(application)  # before an outbox that the driver sends from
+        # Before an outbox that the driver sends from: it would be named after that.
+        lifecycle.start(application)
+        instruments.start(application)
         refuse_local_files(job.sink)
         job.check()
         start_sending(participants_of(job.sink))
