@@ -206,7 +206,8 @@ def adopt(
 ) -> None:
     application, batch, attempt = transaction.split(".")
     id_ = TransactionId(application, int(batch), int(attempt))
-    log.adopt(id_, query, participants, receipts, who="ada", why="the disk is gone")
+    why = "the disk is gone"
+    log.adopt(id_, query, participants, receipts, journals={}, who="ada", why=why)
 
 
 def test_an_adopted_commit_is_a_replay(log):

@@ -201,7 +201,8 @@ def test_what_a_person_does_waits_for_the_disk(log, flushed):
     assert flushed(lambda: log.abort(other, **who)) == [True]
     assert flushed(lambda: log.initialise("other", 3)) == [True]
     adopted = TransactionId("third", 3, 1)
-    assert flushed(lambda: log.adopt(adopted, "q", "a", (), who="me", why="")) == [True]
+    by = {"journals": {}, "who": "me", "why": ""}
+    assert flushed(lambda: log.adopt(adopted, "q", "a", (), **by)) == [True]
 
 
 def test_a_role_that_does_not_flush_is_overruled(postgres_database):
@@ -658,8 +659,10 @@ def test_what_a_person_did_is_audited(log, base):
     log.initialise("other", 3, who="eve")
     log.abort(begin(log, 1).id, who="dan", why="no driver")
     adopted = TransactionId("third", 4, 2)
-    log.adopt(adopted, "q", (), (), who="fay", why="the disk is gone")
-    log.adopt(TransactionId("fourth", 4, 0), "r", (), (), who="gus", why="it too")
+    by = {"journals": {}, "who": "fay", "why": "the disk is gone"}
+    log.adopt(adopted, "q", (), (), **by)
+    by |= {"who": "gus", "why": "it too"}
+    log.adopt(TransactionId("fourth", 4, 0), "r", (), (), **by)
     show = (
         'SELECT at, who, verb, about, why, before, "after" FROM tpc_audit ORDER BY who'
     )

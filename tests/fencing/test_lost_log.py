@@ -147,7 +147,13 @@ def test_in_flight_and_in_both(world):
     assert kept is not None
     assert before is not None
     assert sorted(map(_told, kept.receipts)) == sorted(map(_told, before.receipts))
-    world.run("show", str(adopted))
+    # So that another database by the same name is refused, as with the lost log.
+    assert kept.journals == before.journals != {}
+    shown = json.loads(world.run("show", "--json", str(adopted)))
+    assert shown["record"]["journals"] == {
+        name: {"id": kept.journal_of(name), "url": kept.address_of(name)}
+        for name in kept.participants
+    }
     world.assert_goes_on()
 
 

@@ -304,6 +304,7 @@ class DecisionLog(Protocol):
         participants: Sequence[str],
         receipts: Sequence[Receipt],
         *,
+        journals: Mapping[str, JournalAt],
         who: str,
         why: str,
     ) -> None:
@@ -317,6 +318,7 @@ class DecisionLog(Protocol):
 
         `transaction` is the newest attempt that a participant knows at that batch;
         `receipts` are of the branches that they committed: a replay asks for those.
+        `journals` are those of the participants: another one is refused later.
 
         Raises:
             ConfigurationError: the log knows the application already, or its query.

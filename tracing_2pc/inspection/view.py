@@ -133,7 +133,8 @@ class TransactionView:
     timeline: tuple[TimelineEvent, ...]
     next: tuple[NextStep, ...]  # what comes by itself
     actions: tuple[Action, ...]  # what a person may do
-    # Every fact of its record that is a word or a number, by name; none without one.
+    # Every fact of its record that is a word or a number, by name, and the journals of
+    # its participants; none without one.
     record: Mapping[str, Any]
 
     @property
@@ -344,7 +345,8 @@ def _view_of(
 def _facts(record: TransactionRecord) -> dict[str, Any]:
     fields = (field for field in dataclasses.fields(record) if field.compare)
     facts = {field.name: to_plain(getattr(record, field.name)) for field in fields}
-    return {n: v for n, v in facts.items() if not isinstance(v, (list, dict))}
+    kept = {n: v for n, v in facts.items() if not isinstance(v, (list, dict))}
+    return {**kept, "journals": facts["journals"]}
 
 
 def _near(log: LogReader, record: TransactionRecord) -> Iterator[Attempt]:

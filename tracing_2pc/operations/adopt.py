@@ -16,7 +16,14 @@ from typing import Final, NamedTuple
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.log_reader import OperatorLog
-from tracing_2pc.core.model import Listing, Receipt, Shown, TransactionId
+from tracing_2pc.core.model import (
+    Identity,
+    JournalAt,
+    Listing,
+    Receipt,
+    Shown,
+    TransactionId,
+)
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.states import BranchState, ParticipantState, Vote
 from tracing_2pc.inspection.checkpoint import Checkpoint
@@ -53,6 +60,7 @@ class Adoption:
     transaction: TransactionId
     participants: tuple[str, ...]  # that have anything of the application
     committed: tuple[str, ...]  # those of them that have committed the transaction
+    journals: Mapping[str, JournalAt]  # of those that have committed it
     answers: Attempts  # what each participant holds of each attempt at the next batch
     orphans: tuple[Orphan, ...]
     doubts: tuple[str, ...]  # what a person must look into first
@@ -97,7 +105,8 @@ def examine(
             f"which ends with {checkpoint.last}, has not begun: it is an older copy. "
             "Take the newer one, or choose a new application name and a new checkpoint"
         )
-    knowing = _knowing(participants, application, answers)
+    identities = ask_at_once(lambda p: p.identity(), participants)
+    knowing = _knowing(identities, application, answers)
     if not knowing:
         raise ConfigurationError(
             f"no participant here holds anything of application {application!r}: mend "
@@ -124,6 +133,7 @@ def examine(
         transaction,
         knowing,
         committed,
+        {n: JournalAt(identities[n].journal, participants[n].url) for n in committed},
         answers,
         tuple(orphans),
         tuple(doubts),
@@ -140,14 +150,13 @@ def _is_older(
 
 
 def _knowing(
-    participants: Participants, application: str, answers: Attempts
+    identities: Mapping[str, Identity], application: str, answers: Attempts
 ) -> tuple[str, ...]:
     """Name the participants that have anything of the application."""
-    identities = ask_at_once(lambda p: p.identity(), participants)
     return tuple(
         name
-        for name in participants
-        if application in identities[name].participants
+        for name, identity in identities.items()
+        if application in identity.participants
         or any(_knows(by_name[name]) for by_name in answers.values())
     )
 
@@ -243,6 +252,7 @@ def adopt(log: OperatorLog, adoption: Adoption, reason: str) -> None:
         adoption.checkpoint.query,
         adoption.committed,
         tuple(receipts),
+        journals=adoption.journals,
         who=signature(),
         why=check_reason(reason),
     )

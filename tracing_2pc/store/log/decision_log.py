@@ -389,6 +389,7 @@ class SqlDecisionLog(SqlLogReader):
         participants: Sequence[str],
         receipts: Sequence[Receipt],
         *,
+        journals: Mapping[str, JournalAt],
         who: str,
         why: str,
     ) -> None:
@@ -411,6 +412,7 @@ class SqlDecisionLog(SqlLogReader):
             finished=now,
             receipts=tuple(receipts),
             rows=count_rows(receipts),
+            journals=journals,
         )
         with self._durable() as change:
             if not change.add_application(application, forgotten_through, query):
