@@ -26,6 +26,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.settings import LOCK_WAIT
 from tracing_2pc.core.states import FINAL, Decision, TransactionState, Vote
+from tracing_2pc.embedded.addresses import is_address, read_address
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.protocol.votes import check_votes
 from tracing_2pc.store.engines.opening import open_database
@@ -121,7 +122,8 @@ def check_run(
     Args:
         log: URL of the decision log, or `env:NAME`.
         journals: participants and the URL of the database that each has its journal
-            in. Without a name: whatever journals there are.
+            in, or the participant's address, which names one journal there. Without a
+            name: whatever journals there are.
         spans: as `read_trace_file` and `Collector` give them.
 
     Raises:
@@ -180,25 +182,21 @@ def read_journals(url: str, participant: str, log: Log) -> list[Journal]:
     Raises:
         ConfigurationError: not such a URL, or no journal is there.
     """
-    database = open_database(database_url(url, "url"), "url", lock_wait=LOCK_WAIT)
+    place, only = _journal_at(url)
+    database = open_database(place, "url", lock_wait=LOCK_WAIT)
     shown = display_url(database.url)
     if (missing := missing_file(database.url)) is not None:
         raise ConfigurationError(f"journal {participant}: there is no file {missing}")
     try:
         with contextlib.closing(database), database.read() as connection:
-            names = sa.inspect(connection).get_table_names()
-            end = "_tpc_schema"
-            found = [
-                one
-                for name in sorted(names)
-                if name.endswith(end)
-                for one in _read_journal(connection, name.removesuffix(end))
-            ]
-            is_journal = any(name.endswith(end) for name in names)
+            tables, end = sa.inspect(connection).get_table_names(), "_tpc_schema"
+            names = (t.removesuffix(end) for t in sorted(tables) if t.endswith(end))
+            wanted = [name for name in names if only in (None, name)]
+            found = [one for n in wanted for one in _read_journal(connection, n)]
     except sa.exc.SQLAlchemyError as error:
         why = type(error).__name__
         raise TwoPhaseError(f"journal {participant} at {shown}: {why}") from None
-    if not is_journal:
+    if not wanted:
         raise ConfigurationError(f"journal {participant}: there is none at {shown}")
     known = [one for one in found if one.application in log.forgotten_through]
     if not participant:
@@ -210,6 +208,16 @@ def read_journals(url: str, participant: str, log: Log) -> list[Journal]:
         Journal(application, participant)
         for application in sorted(log.forgotten_through.keys() - there)
     ]
+
+
+def _journal_at(url: str) -> tuple[sa.URL, str | None]:
+    """Return the database, and its only journal that is meant; None for any."""
+    if not is_address(url):
+        return database_url(url, "url"), None
+    try:
+        return read_address(url).open().journal_at
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{url} needs {error.name}: install it") from None
 
 
 def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
@@ -254,7 +262,7 @@ def storage_faults_at(reference: str, name: str) -> list[str]:
     Raises:
         ConfigurationError: not a URL of a database, or `env:NAME` of one.
     """
-    url = database_url(reference, name)
+    url, _ = _journal_at(reference)
     if url.get_backend_name() != "sqlite" or missing_file(url) is not None:
         return []
     with contextlib.closing(open_database(url, name, lock_wait=LOCK_WAIT)) as database:

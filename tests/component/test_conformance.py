@@ -174,6 +174,39 @@ def test_a_person_asks_for_it(
     assert not (left.folder / "gone.db").exists()
 
 
+@pytest.mark.parametrize("option", ["table=orders", "url_file", "python"])
+def test_an_address_names_the_journal_of_its_table(
+    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another table's journal has the same names: it is not held against it."""
+    database = f"sqlite:///{tmp_path}/shop.db"
+    log, other = (f"sqlite:///{tmp_path}/{name}.db" for name in ("log", "other"))
+    for table, decisions in (("orders", log), ("others", other)):
+        sink = ParticipantSink({"orders": f"{database}?table={table}"})
+        sink.check(APPLICATION)
+        with contextlib.closing(open_log(decisions)) as one:
+            for batch in range(1 if table == "orders" else 2):
+                assert run_one_batch(sink, [{"id": 1}], batch=batch, log=one)
+    (tmp_path / "url").write_text(database)
+    (tmp_path / "shop.py").write_text(
+        "from tracing_2pc.participant import TaggedRows\n"
+        f"orders = TaggedRows('{database}', 'orders')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    url = {
+        "url_file": f"sqlite:///?url_file={tmp_path}/url&table=orders",
+        "python": "python:shop:orders",
+    }.get(option, f"{database}?{option}")
+    assert check_run(log, [("orders", url)]) == []
+    assert check_run(log, [("orders", database)]) != []
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as file:
+        file.execute("UPDATE orders_tpc_transaction SET seal = 'aborted'")
+        file.commit()
+    assert check_run(log, [("orders", url)]) != []
+    command = ["check", "--log", log, "--deep", "--journal", f"orders={url}"]
+    assert main(command) == 1
+
+
 def test_a_damaged_index_is_found(
     left: Left, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,13 @@ def read_address(url: str) -> Address:
     return (_topic if scheme in _PORTS else _table)(scheme, base, pairs)
 
 
+def is_address(url: str) -> bool:
+    """Whether a URL names what a participant keeps, and not a database alone."""
+    scheme, query = url.partition(":")[0].lower(), url.partition("?")[2]
+    names = {name for name, _ in parse_qsl(query)}
+    return f"{scheme}:" == _OBJECT or scheme in _PORTS or bool(names & {*_OF_TABLES})
+
+
 def _table(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
     ours = {name: value for name, value in pairs.items() if name in _OF_TABLES}
     theirs = {name: value for name, value in pairs.items() if name not in _OF_TABLES}

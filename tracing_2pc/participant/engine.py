@@ -366,6 +366,11 @@ class ParticipantEngine:
         return self._database.url.get_backend_name() == "sqlite"
 
     @property
+    def journal_at(self) -> tuple[sa.URL, str]:
+        """The database of its journal, and the name that the journal's tables have."""
+        return self._database.url, self._journal.name
+
+    @property
     def pooled(self) -> bool:
         """Its database stands behind a pooler in transaction mode."""
         return not self._database.keeps_sessions
