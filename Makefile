@@ -134,7 +134,7 @@ chaos-hours:  ## two hours of it
 chaos-events: setup activemq  ## the same of the pipeline from HTTP and a queue to a ledger and a queue
 	@$(JAVA) TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --events --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
-rules: setup  ## take each rule out of a copy, and see its test turn red
+rules: tools  ## take each rule out of a copy, and see its test turn red
 	@PYTHONPATH=tests:. $(BIN)/python -m rules $(ARGS)
 
 model: setup  ## explore the protocol as a program: a million worlds, and each rule taken out
