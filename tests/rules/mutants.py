@@ -147,6 +147,10 @@ NO_UNIQUE_COMMIT = edit(
     'sa.Index("tpc_one_commit", ..., unique=False)',
 )
 NO_REPLAY = in_begin("__c.committed(...)", "None")
+CONFIRMS_ANOTHER_POSITION = edit(
+    PUBLICATIONS + "confirm",
+    "if self.positions_in(connection).get(BEGUN) != position: ...",
+)
 COMMITTED_IS_NO_RIVAL = edit_text(STATEMENTS + "RIVALS", "OR decision = 'commit'")
 COMMITS_ANOTHER_ATTEMPT = edit(
     ANSWERS + "commit", "__seen.seal is None and __seen.committed", "False"
@@ -981,10 +985,7 @@ MUTANTS: Final = (
         "relay: it confirms in a store that went back",
         RELAY_ERRORS_TEST
         + "test_a_replica_that_is_behind_publishes_nothing_again[sqlite-committed]",
-        edit(
-            PUBLICATIONS + "confirm",
-            "if self.positions_in(connection).get(BEGUN) != position: ...",
-        ),
+        CONFIRMS_ANOTHER_POSITION,
     ),
     mutant(
         "relay: after an error of its database it believes what it knew",
@@ -1017,6 +1018,7 @@ MUTANTS: Final = (
             PUBLICATIONS + "_held",
             "if __c.execute(__m).scalar_one() != __h: ...",
         ),
+        CONFIRMS_ANOTHER_POSITION,  # it alone would hold it back
     ),
     mutant(
         "relay: an application's later transaction overtakes one that failed",
