@@ -19,6 +19,7 @@ from support.served import unserved
 from support.waiting import AT_ONCE, PATIENT, UNDELAYED, until
 
 from tracing_2pc import ParticipantSink, TableSink, write
+from tracing_2pc.cli import main
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
@@ -435,16 +436,49 @@ def test_what_the_settings_lack_is_said_as_a_line_to_add(tmp_path):
     assert said["totals"] is None
 
 
-def test_init_writes_no_tokens_without_a_service(tmp_path):
+def test_init_writes_no_tokens_without_a_service(tmp_path, monkeypatch):
     """Neither the file nor the lines about it."""
     settings = Settings.load(
         log=f"sqlite:///{tmp_path}/log.db",
         participants={"orders": "sqlite:///shop.db?table=orders"},
     )
-    lines = list(init(tmp_path / "tpc.toml", settings, tmp_path / "tokens"))
+    monkeypatch.chdir(tmp_path)
+    lines = list(init(tmp_path / "tpc.toml", settings))
     assert not (tmp_path / "tokens").exists()
     assert "token" not in (tmp_path / "tpc.toml").read_text().replace(str(tmp_path), "")
     assert [line.split()[0] for line in lines] == ["wrote", "schema"]
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("nowhere", None),
+        ("by an option", "mine"),
+        ("by a variable", "mine"),
+        ("in the file", "mine"),
+        ("nowhere, beside a service", "tokens"),
+        ("nowhere, and no participant", "tokens"),
+    ],
+)
+def test_init_writes_the_tokens_that_are_named(tmp_path, monkeypatch, named, expected):
+    """Or those of a service; `tracing-2pc serve` has an address, and accepts tokens."""
+    monkeypatch.chdir(tmp_path)
+    participants = "ledger=sqlite:///shop.db?table=orders"
+    if named.endswith("service"):
+        participants += ",notifier=http://127.0.0.1:8082"
+    options = ["--participants", participants] if "no part" not in named else []
+    if named == "by an option":
+        options += ["--tokens-file", "mine"]
+    if named == "by a variable":
+        monkeypatch.setenv("TPC_TOKENS_FILE", "mine")
+    if named == "in the file":
+        Path("tpc.toml").write_text('tokens_file = "mine"\n')
+    assert main(["init", "--log", "sqlite:///log.db", *options]) == 0
+    written = {"mine", "tokens"} & {file.name for file in tmp_path.iterdir()}
+    assert written == ({expected} if expected else set())
+    if expected:
+        assert Settings.load("tpc.toml").tokens_file == expected
+        assert "operator " in Path(expected).read_text()
 
 
 @pytest.mark.parametrize("way", ["sqlite", "url_file", "python"])

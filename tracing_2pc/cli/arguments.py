@@ -343,7 +343,8 @@ def _add_keeping(add: Add) -> None:
     init.add_argument("--from-batch", type=int, help="its next batch id")
     about = "addresses for the settings file, as in ledger=http://127.0.0.1:8081,…"
     init.add_argument("--participants", metavar="NAME=URL,…", help=about)
-    init.add_argument("--tokens-file", default="tokens", help="default: tokens")
+    about = "where tokens are written; default: tokens, where a service takes part"
+    init.add_argument("--tokens-file", metavar="FILE", help=about)
 
 
 def _add_launching(add: Add) -> None:

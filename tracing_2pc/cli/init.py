@@ -26,7 +26,8 @@ def run(options: argparse.Namespace) -> int:
             log=options.log,
             participants=options.participants,
         )
-        for line in init(config, given, Path(options.tokens_file)):
+        tokens = Path(options.tokens_file) if options.tokens_file else None
+        for line in init(config, given, tokens):
             print_item(options, {"done": line}, line)
         return DONE
     check_application(application)

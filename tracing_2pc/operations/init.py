@@ -14,6 +14,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.store import open_log
 
 DEFAULT_LOG: Final = "sqlite:///state/decisions.db"
+DEFAULT_TOKENS: Final = "tokens"
 ROLES: Final = ("job", "operator", "viewer")
 
 _EXAMPLE: Final = {
@@ -56,10 +57,11 @@ tokens_file = "{tokens}"
 """
 
 
-def init(config: Path, settings: Settings, tokens: Path) -> Iterator[str]:
+def init(config: Path, settings: Settings, tokens: Path | None = None) -> Iterator[str]:
     """Write what is missing; yield a line about each thing, never a secret.
 
-    Where no service is among the participants no tokens are written.
+    Tokens are written to `tokens`, else to the file that the settings name, as those of
+    a service do; else only where a service is among the participants.
 
     Raises:
         ConfigurationError: a URL that cannot be a log's, and nothing was written; or a
@@ -70,11 +72,13 @@ def init(config: Path, settings: Settings, tokens: Path) -> Iterator[str]:
     open_log(log).close()  # first: a URL that it refuses must not get into a file
     schemes = {url.partition(":")[0] for url in settings.participants.values()}
     has_services = not schemes or bool(schemes - EMBEDDED)
-    of_tokens = _TOKENS.format(tokens=tokens) if has_services else ""
+    if tokens is None and (has_services or settings.tokens_file):
+        tokens = Path(settings.tokens_file or DEFAULT_TOKENS)
+    of_tokens = "" if tokens is None else _TOKENS.format(tokens=tokens)
     values = {"log": log, "tokens": of_tokens, "participants": _line_of(settings)}
     yield _write(config, _TEMPLATE.format(**values), 0o644)
     ready = f"schema is ready in {'the log' if log.startswith('env:') else log}"
-    if not has_services:
+    if tokens is None:
         yield ready
         return
     lines = [f"{role} {secrets.token_urlsafe(32)}" for role in ROLES]
