@@ -75,8 +75,9 @@ def running(
     workload: str,
     folder: Path,
     changes: Mapping[str, str],
-    secret: Mapping[str, str],
+    secret: Mapping[str, str] | None = None,
     *,
+    files: Mapping[str, str] | None = None,
     read_only: bool = False,
 ) -> Process:
     """Return a container's command as a process that is given Secrets and files.
@@ -86,6 +87,7 @@ def running(
         folder: in which its mounts are, and all that it may write.
         changes: other words for those of its command and its settings.
         secret: the variables whose values are in Secrets.
+        files: those that are mounted from Secrets, beside the tokens.
         read_only: give it no other place to write. Skips the test where that cannot be.
     """
     changes = {"/secrets/": f"{folder}/secrets/", **changes}
@@ -100,8 +102,9 @@ def running(
         (folder / "settings").mkdir(exist_ok=True)
         (folder / "settings" / name).write_text(changed(text))
     lines = [f"{role} {token}" for role, token in TOKENS.items()]
-    files = {f"{role}/token": token for role, token in TOKENS.items()}
-    for name, text in {**files, "participant/tokens": "\n".join(lines)}.items():
+    mounts = {f"{role}/token": token for role, token in TOKENS.items()}
+    mounts |= {**(files or {}), "participant/tokens": "\n".join(lines)}
+    for name, text in mounts.items():
         (folder / "secrets" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "secrets" / name).write_text(f"{text}\n")
     its = container(workload)
@@ -113,7 +116,9 @@ def running(
     command += [changed(argument) for argument in arguments]
     if read_only:
         command = [*_alone(), "sh", "-ec", _READ_ONLY, str(folder), *command]
-    given = {name: f"{value}\n" for name, value in secret.items()}  # made from files
+    given = {
+        name: f"{value}\n" for name, value in (secret or {}).items()
+    }  # made from files
     return Process(workload, command, folder / "log", {**told, **own, **given})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import re
 import sqlite3
 import sys
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pyspark
 import pytest
 import yaml
-from gunicorn.config import Config
 from support.waiting import until
 
 from containers.files import ROOT
@@ -37,6 +35,7 @@ from tracing_2pc.cli.arguments import parser
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Vote
+from tracing_2pc.embedded.addresses import read_address
 from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.store import open_log
 
@@ -69,25 +68,28 @@ def test_the_schemas_would_find_a_slip():
         kubernetes_validate.validate(slip, NEWEST, strict=True)
 
 
-def test_gunicorn_takes_the_participants_command():
-    """Its options, our worker, and an application in the program of that name."""
-    program, *arguments = container("ledger")["command"]
-    assert (Path(sys.executable).parent / program).exists()
-    taken = Config().parser().parse_args(arguments)
-    module, _, name = taken.worker_class.rpartition(".")
-    assert hasattr(importlib.import_module(module), name)
-    (application,) = taken.args
-    file, _, variable = application.partition(":")
-    assert re.search(rf"^{variable} = ", (FOLDER / f"{file}.py").read_text(), re.M)
-    assert f"examples/kubernetes/{file}.py" in DOCKERFILE
-
-
-def test_our_command_line_takes_the_watchers_command():
+@pytest.mark.parametrize(
+    ("workload", "expected"),
+    [
+        ("ledger", {"command": "serve", "name": "ledger"}),
+        ("tpc-watcher", {"command": "watch", "recover": True}),
+    ],
+)
+def test_our_command_line_takes_a_command(workload, expected):
     """The command and its options."""
-    program, *arguments = container("tpc-watcher")["command"]
+    program, *arguments = container(workload)["command"]
     assert program == "tracing-2pc"
-    chosen = parser().parse_args(arguments)
-    assert (chosen.command, chosen.recover) == ("watch", True)
+    assert (Path(sys.executable).parent / program).exists()
+    assert expected.items() <= vars(parser().parse_args(arguments)).items()
+
+
+def test_what_is_served_is_an_address():
+    """Of a table, with the database's URL in a file: it holds a password."""
+    settings = Settings.load(
+        environ={n: v for n, v in environment("ledger").items() if v is not None}
+    )
+    assert read_address(settings.participants["ledger"]).url
+    assert "url_file" in settings.participants["ledger"]
 
 
 def test_the_image_is_made_of_files_that_are_there():
@@ -282,8 +284,8 @@ def test_a_participant_writes_only_to_its_temporary_folder(place):
     """Large branches, too, with a read-only root file system, and no word of it."""
     (port,) = free_ports(1)
     changes = {"0.0.0.0:8081": f"127.0.0.1:{port}"}
-    secret = {"LEDGER_DATABASE": f"sqlite:///{place / 'ledger.db'}"}
-    service = running("ledger", place, changes, secret, read_only=True)
+    files = {"database/url": f"sqlite:///{place / 'ledger.db'}"}
+    service = running("ledger", place, changes, files=files, read_only=True)
     url = f"http://127.0.0.1:{port}"
     with stopping(service):
         service.start()
@@ -328,7 +330,7 @@ def test_the_job_writes_to_the_participant(place):
         "ledger",
         place,
         {"0.0.0.0:8081": f"127.0.0.1:{port}"},
-        {"LEDGER_DATABASE": f"sqlite:///{database}"},
+        files={"database/url": f"sqlite:///{database}"},
     )
     (place / "state" / "in").mkdir(parents=True)
     (place / "state" / "in" / "1.json").write_text('{"id": 1, "amount": 9.5}')
