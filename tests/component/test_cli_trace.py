@@ -19,7 +19,7 @@ from support.waiting import SOON
 
 from tracing_2pc.core.names import SPANS
 from tracing_2pc.inspection import trace_sources
-from tracing_2pc.inspection.trace import NO_PROOF
+from tracing_2pc.inspection.trace import NO_PROOF, NO_RECORD
 from tracing_2pc.tracing import ring
 
 TEXTS = texts("component")
@@ -95,6 +95,15 @@ def test_what_nobody_has_is_said(operator, spans):
     operator.err(2, "trace", "orders")
     spans.joinpath("spans-1.jsonl").symlink_to(spans)
     assert "cannot be read" in operator.out(1, "trace", "orders.9.1")
+
+
+def test_spans_without_a_record_may_be_another_logs(operator, spans):
+    """Of the same name: found on this machine, with a line that this log lacks it."""
+    keep(spans, 0, "tpc.transaction")
+    said = " ".join(operator.out(0, "trace", "orders.7.1").split())
+    assert NO_RECORD in said
+    known(operator)
+    assert NO_RECORD not in " ".join(operator.out(0, "trace", "orders.7.1").split())
 
 
 def test_what_is_too_much_to_read_is_said(operator, spans, monkeypatch):

@@ -11,6 +11,9 @@ from typing import Any, Final, NamedTuple
 from tracing_2pc.core.names import TRANSACTION, describe_span
 from tracing_2pc.inspection.wording import format_count, join_names
 
+NO_RECORD: Final = "the log has no record of it: these may be spans of another log's"
+"""What is said where spans are found by the transaction's id alone."""
+
 NO_PROOF: Final = (
     "A missing span proves nothing: what was decided stands in the log. A process "
     "keeps none if it is on another machine, or another user's, if TPC_SPANS is off "

@@ -18,7 +18,13 @@ from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.log_reader import LogReader
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.inspection.trace import TraceSpan, TraceView, find_gaps, trace_tree
+from tracing_2pc.inspection.trace import (
+    NO_RECORD,
+    TraceSpan,
+    TraceView,
+    find_gaps,
+    trace_tree,
+)
 from tracing_2pc.tracing import ring
 
 TRACE_ID: Final = re.compile("[0-9a-f]{32}")
@@ -57,15 +63,20 @@ def find_trace(
     """
     trace, participants, notes = None, [], []
     record = None
+    gaps: tuple[str, ...] = ()
     try:
         if (record := log.read(transaction)) is not None:
             trace = record.trace_id
             own = set(record.own_sinks)
             participants = [name for name in record.participants if name not in own]
+        else:
+            gaps = (NO_RECORD,)
     except DecisionLogError as error:
         notes.append(f"the record cannot be read: {error}")
     view = read_trace(settings, trace, str(transaction), participants, notes)
-    return dataclasses.replace(view, known=view.known or record is not None)
+    gaps = (*gaps, *view.gaps) if view.rows else view.gaps
+    known = view.known or record is not None
+    return dataclasses.replace(view, gaps=gaps, known=known)
 
 
 def transaction_named(typed: str) -> Callable[[LogReader], TransactionId]:
