@@ -38,7 +38,7 @@ from tracing_2pc.core.log_reader import MOST
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.inspection.diagnosis import FindingKind
+from tracing_2pc.inspection import kinds
 from tracing_2pc.operations.watcher import Watcher
 from tracing_2pc.operations.wiring import open_configured_log, open_participants
 
@@ -140,7 +140,7 @@ def _sweep(settings: Settings, unfinished: int) -> None:
             holder="bench",
         )
         sweep = watcher.sweep()
-    unreadable = [f.text for f in sweep.findings if f.kind is FindingKind.UNREADABLE]
+    unreadable = [f.text for f in sweep.findings if f.kind is kinds.UNREADABLE]
     if unreadable or len(sweep.diagnoses) != unfinished:
         raise RuntimeError(
             f"{len(sweep.diagnoses)} of {unfinished} diagnosed; {unreadable}"

@@ -13,7 +13,8 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
 from tracing_2pc.core.ports import Opening
-from tracing_2pc.core.states import Decision, DiagnosisKind, Severity
+from tracing_2pc.core.states import Decision, Severity
+from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import diagnose
 from tracing_2pc.inspection.survey import survey_log
 
@@ -87,7 +88,7 @@ def test_the_console_lists_it_first(operator):
     evidence = survey_log(at.log, NAMES, at.time)
     found = diagnose(evidence, SETTINGS)
     assert [(d.about, d.kind, d.severity) for d in found] == [
-        (LOST, DiagnosisKind.LOST, Severity.CRITICAL)
+        (LOST, kinds.LOST, Severity.CRITICAL)
     ]
     newest = at.log.transactions(TransactionFilter())
     judged = frozenset(evidence.log.records if evidence.log else ())

@@ -33,7 +33,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.states import Decision, Refusal, TransactionState
 from tracing_2pc.http.client import HttpParticipant
-from tracing_2pc.inspection.diagnosis import FindingKind
+from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.listing import list_transactions
 from tracing_2pc.inspection.survey import describe_all
 from tracing_2pc.inspection.view import view_transaction
@@ -138,7 +138,7 @@ def test_each_face_names_the_address_that_leads_to_the_twin(world):
     settings = world.settings({"orders": world.urls["a"]})
     participants = open_participants(settings)
     listed = list_transactions(world.log, participants, TransactionFilter(), settings)
-    assert [f.kind for f in listed.findings] == [FindingKind.MISDIRECTED]
+    assert [f.kind for f in listed.findings] == [kinds.MISDIRECTED]
     known = {"there": record.journals["orders"].id, "id": record.id}
     known["url"] = world.urls["b"]
     assert TEXTS["it is told nothing"].format(**known) in listed.findings[0].why
@@ -185,7 +185,7 @@ def test_no_address_of_an_application_is_named_by_its_key(world):
         world.log, open_participants(settings), TransactionFilter(), settings
     )
     (finding,) = listed.findings
-    assert finding.kind is FindingKind.MISDIRECTED
+    assert finding.kind is kinds.MISDIRECTED
     assert str(finding.about) == "second/orders"
 
 

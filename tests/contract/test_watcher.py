@@ -30,7 +30,8 @@ from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
 from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState, Verdict
 from tracing_2pc.http.client import HttpParticipant
-from tracing_2pc.inspection.diagnosis import Finding, FindingKind
+from tracing_2pc.inspection import kinds
+from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 from tracing_2pc.operations.watch import observe_sweeps
 from tracing_2pc.operations.watcher import HOUR, Sweep, Watcher, next_after
@@ -107,7 +108,7 @@ def bind(at: Site, application: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unread(*findings: Finding) -> dict[TransactionId | Source, str]:
     """Return what could not be read, and why."""
-    return {f.about: f.why for f in findings if f.kind is FindingKind.UNREADABLE}
+    return {f.about: f.why for f in findings if f.kind is kinds.UNREADABLE}
 
 
 def changed(sweep: Sweep) -> list[list[tuple[str, str]]]:

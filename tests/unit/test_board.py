@@ -25,12 +25,13 @@ from tracing_2pc.core.log_reader import MOST, TransactionSummary
 from tracing_2pc.core.model import DeliveryRecord, TransactionId
 from tracing_2pc.core.states import (
     Decision,
-    DiagnosisKind,
     Severity,
     TransactionState,
     Verdict,
 )
-from tracing_2pc.inspection.diagnosis import Finding, FindingKind, Kind
+from tracing_2pc.inspection import kinds
+from tracing_2pc.inspection.diagnosis import Finding
+from tracing_2pc.inspection.kinds import Kind
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 
 TEXTS = texts("unit")
@@ -77,13 +78,13 @@ def observed(
 ) -> SurveySnapshot:
     ids = frozenset(TransactionId("orders", batch, 1) for batch in judged)
     unreadable = (
-        source_wrong(source, FindingKind.UNREADABLE, why)
+        source_wrong(source, kinds.UNREADABLE, why)
         for source, why in (unread or {}).items()
     )
     return SurveySnapshot(NOW, [*found, *unreadable], ids)
 
 
-def source_wrong(source: Source, kind: FindingKind, why: str = "why") -> Finding:
+def source_wrong(source: Source, kind: Kind, why: str = "why") -> Finding:
     return Finding(source, kind, Severity.WARNING, (), 0.0, 0.0, None, why)
 
 
@@ -95,7 +96,7 @@ def test_the_oldest_of_very_many_is_not_taken_for_finished():
     """The log's list holds the newest only; what is worst is as a rule the oldest."""
     active = TransactionState.ACTIVE
     newest = [summary(n, active, decision=None) for n in range(10, 10 + MOST)]
-    stuck = wrong(7, DiagnosisKind.STUCK, Severity.CRITICAL)
+    stuck = wrong(7, kinds.STUCK, Severity.CRITICAL)
     found = board(logged(*newest), observed(stuck, judged=(7,)))
     assert found.rows[0].transaction == stuck.transaction
     assert found.status is not BoardStatus.WELL
@@ -121,10 +122,10 @@ def test_the_worst_stands_first():
             summary(4, committing),
         ),
         observed(
-            wrong(2, DiagnosisKind.STUCK, Severity.WARNING),
-            wrong(4, DiagnosisKind.STUCK, Severity.CRITICAL),
-            wrong(9, DiagnosisKind.LOST, Severity.CRITICAL),
-            wrong(3, FindingKind.QUARANTINED, Severity.CRITICAL),
+            wrong(2, kinds.STUCK, Severity.WARNING),
+            wrong(4, kinds.STUCK, Severity.CRITICAL),
+            wrong(9, kinds.LOST, Severity.CRITICAL),
+            wrong(3, kinds.QUARANTINED, Severity.CRITICAL),
         ),
     )
     assert [one.transaction.batch for one in found.rows] == [9, 4, 3, 2, 1]
@@ -163,14 +164,14 @@ def test_a_commit_that_hangs_is_in_the_headline():
     """From the first try in vain on, with who it is and since when; others stand."""
     one = summary(1, TransactionState.COMMITTING, ago=12, pending=("ledger",))
     why = "orders is held back by ledger since 22:13:08 UTC (3 tries; the last answer)"
-    waits = wrong(1, FindingKind.HELD_BACK, Severity.WARNING)
+    waits = wrong(1, kinds.HELD_BACK, Severity.WARNING)
     waits = dataclasses.replace(waits, why=why)
     for look in (observed(waits, judged=(1,)), of_log(waits)):
         found = board(logged(one), look)
         assert found.headline.startswith(TEXTS["held back"])
         assert found.status is BoardStatus.DOUBT
         assert (found.rows[0].rank, found.rows[0].why) == ("warning", why)
-    stuck = wrong(2, DiagnosisKind.STUCK, Severity.WARNING)
+    stuck = wrong(2, kinds.STUCK, Severity.WARNING)
     both = board(logged(one), observed(stuck, waits))
     assert both.headline == TEXTS["one needs you, one is under way"]
 
@@ -178,7 +179,7 @@ def test_a_commit_that_hangs_is_in_the_headline():
 def test_what_the_log_proves_is_said_before_the_first_look():
     """It is as bad as it says, and of the others nothing is known yet."""
     open_ = [summary(n, TransactionState.COMMITTING) for n in (1, 2)]
-    seen = of_log(wrong(1, DiagnosisKind.STUCK, Severity.WARNING), judged=(1, 2))
+    seen = of_log(wrong(1, kinds.STUCK, Severity.WARNING), judged=(1, 2))
     found = board(logged(*open_), seen)
     assert found.headline == TEXTS["one needs you, one is unfinished"]
     assert found.rows[0].what == "stuck"
@@ -188,8 +189,8 @@ def test_what_the_log_proves_is_said_before_the_first_look():
 def test_what_was_finished_since_the_look_is_left_out():
     """The log is newer; what no record has is judged by the look alone."""
     seen = observed(
-        wrong(5, DiagnosisKind.STUCK, Severity.WARNING),
-        wrong(6, DiagnosisKind.ORPHANED, Severity.WARNING),
+        wrong(5, kinds.STUCK, Severity.WARNING),
+        wrong(6, kinds.ORPHANED, Severity.WARNING),
         judged=(5,),
     )
     assert [one.transaction.batch for one in board(logged(), seen).rows] == [6]
@@ -197,7 +198,7 @@ def test_what_was_finished_since_the_look_is_left_out():
 
 def test_ten_thousand_orphans_are_a_hundred_lines():
     """The rest are counted, by what is wrong with them."""
-    kind = DiagnosisKind.ORPHANED
+    kind = kinds.ORPHANED
     seen = observed(*(wrong(n, kind, Severity.WARNING) for n in range(10_000)))
     found = board(logged(), seen)
     assert len(found.rows) == ROWS
@@ -223,13 +224,13 @@ def test_requests_that_partners_refused_need_somebody() -> None:
     So does what is wrong with a participant.
     """
     of = Source(SourceKind.OUTBOX, "mailer", "orders")
-    some = source_wrong(of, FindingKind.REFUSED_REQUESTS)
+    some = source_wrong(of, kinds.REFUSED_REQUESTS)
     some = dataclasses.replace(some, since=NOW - 400)
-    fault = source_wrong(LEDGER, FindingKind.BACKLOG)
+    fault = source_wrong(LEDGER, kinds.BACKLOG)
     found = board(logged(), observed(some, fault))
     assert found.headline == TEXTS["refused requests need you"]
     assert (found.status, found.faults) == (BoardStatus.NEED, (some, fault))
-    stuck = wrong(1, DiagnosisKind.LOST, Severity.CRITICAL)
+    stuck = wrong(1, kinds.LOST, Severity.CRITICAL)
     assert board(logged(), observed(stuck, some)).headline == TEXTS["one needs you"]
     assert board(logged(), observed(some), "sales").status is BoardStatus.WELL
     assert board(logged(), observed(fault)).headline == "Backlog at ledger"
@@ -237,7 +238,7 @@ def test_requests_that_partners_refused_need_somebody() -> None:
 
 def test_a_bound_token_reads_of_no_other_application():
     """Neither lines nor counts tell of it, nor an id in a text; an address is none."""
-    seen = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL, "sales"))
+    seen = observed(wrong(1, kinds.LOST, Severity.CRITICAL, "sales"))
     assert board(logged(), seen, "orders").headline == TEXTS["all is well"]
     why = "orders.7.1, sales.3.1: nothing listens at http://127.0.0.1:9 for sales.3.1."
     (found,) = board(logged(), observed(unread={LEDGER: why}), "orders").doubts

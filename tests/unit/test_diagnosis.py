@@ -23,16 +23,15 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
     BranchState,
     Decision,
-    DiagnosisKind,
     ParticipantState,
     Severity,
     TransactionState,
     Verdict,
     Vote,
 )
+from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import (
     Finding,
-    FindingKind,
     diagnose,
     diagnose_transaction,
 )
@@ -45,7 +44,7 @@ SETTINGS = Settings()
 T = TransactionId("orders", 7, 1)
 BRANCH = BranchId(0, 1)
 NAMES = ("ledger", "notifier")
-S, D, K = TransactionState, Decision, DiagnosisKind
+S, D, K = TransactionState, Decision, kinds
 
 
 def record(state: S, decided: float | None = None, **changes: Any) -> TransactionRecord:
@@ -83,7 +82,7 @@ def said(
     lists = {"ledger": found, "notifier": Listing(())}
     evidence = Evidence(NOW, lists, read, lists, {})
     found = diagnose(dataclasses.replace(evidence, **changes), SETTINGS)
-    return [one for one in found if one.kind is not FindingKind.HELD_BACK]
+    return [one for one in found if one.kind is not kinds.HELD_BACK]
 
 
 def one(found: list[Finding]) -> Finding:
@@ -155,7 +154,7 @@ def test_what_moves_is_not_stuck():
 def test_quarantined_is_found_without_a_verdict() -> None:
     """A person has to look, and no verdict can say more; a metric of its own counts."""
     found = one(said(logged(record(S.QUARANTINED, 5000))))
-    assert (found.kind, found.verdict) == (FindingKind.QUARANTINED, None)
+    assert (found.kind, found.verdict) == (kinds.QUARANTINED, None)
     assert found.severity is Severity.CRITICAL
 
 

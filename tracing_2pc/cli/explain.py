@@ -11,7 +11,7 @@ from tracing_2pc.cli.show import print_transaction
 from tracing_2pc.cli.terminal import headed, paint, prose, safe
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, Severity
-from tracing_2pc.inspection.diagnosis import FindingKind
+from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.summary import (
     describe_delivery,
     describe_near,
@@ -73,7 +73,7 @@ def _wrong(view: TransactionView) -> Iterator[str]:
         colour = "red" if finding.severity is Severity.CRITICAL else "yellow"
         for line in prose(f"{finding.text}.", "  "):
             yield paint(line, colour)
-        if finding.kind is FindingKind.HELD_BACK:
+        if finding.kind is kinds.HELD_BACK:
             for why in view.left_alone[-1:]:
                 yield from prose(f"Not called stuck yet: {why}.", "  ")
     if view.wrong or view.unknown:

@@ -22,7 +22,8 @@ from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.inspection.diagnosis import Finding
-from tracing_2pc.inspection.findings import OF_QUEUE, find_at_outboxes
+from tracing_2pc.inspection.findings import find_at_outboxes
+from tracing_2pc.inspection.kinds import Subject
 from tracing_2pc.inspection.participants import RefusedRequests, list_refused
 from tracing_2pc.inspection.survey import survey_outboxes
 from tracing_2pc.inspection.wording import (
@@ -98,7 +99,7 @@ def _find_stopped(
     listed = refused._replace(unreadable={})  # said already, and not asked again
     outboxes = survey_outboxes(participants, listed, SystemClock())
     found = find_at_outboxes(outboxes, settings)
-    return [finding for finding in found if finding.kind in OF_QUEUE]
+    return [finding for finding in found if finding.kind.subject is Subject.QUEUE]
 
 
 def lines(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.terminal import print_item
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.inspection.diagnosis import Finding, FindingKind, Kind
+from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.operations.watch import watch
 from tracing_2pc.operations.watcher import Sweep
 from tracing_2pc.operations.wiring import open_configured_log
@@ -19,15 +19,8 @@ from tracing_2pc.operations.wiring import open_configured_log
 LINES: Final = 20
 """Lines of one kind that a sweep prints; the rest is counted."""
 
-_EVENTS: Final[Mapping[tuple[str, Kind | None], str]] = {
-    ("found", FindingKind.UNREADABLE): "unreadable",
-    ("gone", FindingKind.UNREADABLE): "readable",
-    ("found", None): "found",
-    ("gone", None): "gone",
-    ("found", FindingKind.HELD_BACK): "waiting",
-    ("gone", FindingKind.HELD_BACK): "",
-}
-"""What a line begins with, in this order; empty for no line."""
+_EVENTS: Final = ("unreadable", "readable", "found", "gone", "waiting", "")
+"""What a line begins with (`Kind.events`), in this order; empty for no line."""
 
 _LOG_ONLY: Final = (
     " in the log; no participant was asked: `participants` in the settings is empty"
@@ -57,11 +50,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def items(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Return what has changed, as one object for each line; bounded by `LINES`."""
-    by_event: dict[str, list[Finding]] = {event: [] for event in _EVENTS.values()}
-    for change, changed in (("found", sweep.added), ("gone", sweep.removed)):
+    by_event: dict[str, list[Finding]] = {event: [] for event in _EVENTS}
+    for change, changed in enumerate((sweep.added, sweep.removed)):
         for finding in changed:
-            word = _EVENTS.get((change, finding.kind), change)
-            by_event[word].append(finding)
+            by_event[finding.kind.events[change]].append(finding)
     for event in filter(None, by_event):
         findings, rest = by_event[event][:LINES], by_event[event][LINES:]
         for finding in findings:

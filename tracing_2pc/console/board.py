@@ -11,7 +11,8 @@ from tracing_2pc.core.links import Place
 from tracing_2pc.core.log_reader import MOST, Deliveries, TransactionSummary
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import Severity, TransactionState, Word
-from tracing_2pc.inspection.diagnosis import FINDING_TEXT, Finding, FindingKind
+from tracing_2pc.inspection import kinds
+from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.findings import is_of_another
 from tracing_2pc.inspection.participants import Source, SourceKind
@@ -27,8 +28,7 @@ ROWS: Final = 100
 
 FINISHED: Final = 20
 
-_GRAVITY: Final = {text: place for place, text in enumerate(FINDING_TEXT.values())}
-_HOLDS_BACK: Final = FINDING_TEXT[FindingKind.HELD_BACK]
+_GRAVITY: Final = {kind.words: place for place, kind in enumerate(kinds.KINDS)}
 _ID: Final = re.compile(r"(?<![\w.-])([a-z0-9][a-z0-9-]*)\.\d+\.\d+(?!\.?[\w-])")
 _RANKS: Final = (str(Severity.CRITICAL), str(Severity.WARNING), "normal")
 
@@ -103,8 +103,8 @@ def board(
     )
     others = [f for f in survey.findings if isinstance(f.about, Source)]
     others = [f for f in others if not is_of_another(f.about, application)]
-    faults = [f for f in others if f.kind is not FindingKind.UNREADABLE]
-    unread = [f for f in others if f.kind is FindingKind.UNREADABLE]
+    faults = [f for f in others if f.kind is not kinds.UNREADABLE]
+    unread = [f for f in others if f.kind is kinds.UNREADABLE]
     doubts = tuple(_doubts(survey, unread, application))
     headline, status = _judge(rows, unread, faults, survey, log.at)
     closed = [row for row in log.newest if row.finished is not None]
@@ -129,7 +129,7 @@ def _judge(
     now: float,
 ) -> tuple[str, BoardStatus]:
     """Return the headline, which names what is worst, and how the board looks."""
-    waiting = [row for row in rows if row.what == _HOLDS_BACK]
+    waiting = [row for row in rows if row.what == kinds.HELD_BACK.words]
     need = sum(row.rank != "normal" for row in rows) - len(waiting)
     normal = len(rows) - need
     if waiting and not need:
@@ -212,9 +212,9 @@ def _found_row(
     row: TransactionSummary | None,
 ) -> BoardRow:
     why, due = finding.why, _next_try(log, id_)
-    if finding.kind is FindingKind.QUARANTINED:
+    if finding.kind is kinds.QUARANTINED:
         why, due = (row and row.reason) or why, None
-    what, rank = FINDING_TEXT[finding.kind], str(finding.severity)
+    what, rank = finding.kind.words, str(finding.severity)
     return BoardRow(id_, rank, what, why, finding.since, finding.participants, due)
 
 

@@ -121,16 +121,6 @@ class ParticipantState(Word):
     ABORTED = "aborted"
 
 
-class DiagnosisKind(Word):
-    """What can be wrong with a transaction. Computed from evidence, never stored."""
-
-    STUCK = "stuck"
-    ORPHANED = "orphaned"
-    DECIDED_NOT_APPLIED = "decided_not_applied"
-    LOST = "lost"
-    DIVERGED = "diverged"
-
-
 class Severity(Word):
     """How soon a person should look."""
 

@@ -10,10 +10,10 @@ from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
     Decision,
-    DiagnosisKind,
     ParticipantState,
     TransactionState,
 )
+from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.evidence import TransactionEvidence
 from tracing_2pc.inspection.participants import ParticipantReport
@@ -188,7 +188,7 @@ def _bring_back(
     """Name who has lost a finished commit: the log has no more to tell them."""
     if record is None or record.decision is not Decision.COMMIT:
         return
-    lost = [f for f in context.findings if f.kind is DiagnosisKind.LOST]
+    lost = [f for f in context.findings if f.kind is kinds.LOST]
     for name in (name for finding in lost for name in finding.participants):
         yield Action(
             f"bring the rows of batch {record.id.batch} back at {name}, from its "

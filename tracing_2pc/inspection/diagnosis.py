@@ -23,14 +23,14 @@ from tracing_2pc.core.states import (
     UNFINISHED,
     BranchState,
     Decision,
-    DiagnosisKind,
     ParticipantState,
     Severity,
     TransactionState,
     Verdict,
-    Word,
 )
+from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.evidence import Evidence, TransactionEvidence
+from tracing_2pc.inspection.kinds import Kind, Subject
 from tracing_2pc.inspection.participants import Source
 from tracing_2pc.inspection.wording import (
     format_count,
@@ -43,57 +43,7 @@ from tracing_2pc.inspection.wording import (
 LATE: Final = 10.0
 """Seconds after the decision from which a missing acknowledgement is named."""
 
-GRAVE: Final = frozenset({DiagnosisKind.LOST, DiagnosisKind.DIVERGED})
-"""What no waiting mends: rows are not where the decision says."""
-
 _SEALED: Final = (ParticipantState.COMMITTED, ParticipantState.ABORTED)
-
-
-class FindingKind(Word):
-    """What is wrong, or not known, beside the diagnoses of a transaction."""
-
-    QUARANTINED = "quarantined"
-    HELD_BACK = "held_back"
-    NOT_TOLD = "not_told"
-    UNREADABLE = "unreadable"
-    FAULT = "fault"
-    CLOCK_DIFFERS = "clock_differs"
-    MISDIRECTED = "misdirected"
-    SLOTS = "slots"
-    BACKLOG = "backlog"
-    OUTBOX_STOPPED = "outbox_stopped"
-    REFUSED_REQUESTS = "refused_requests"
-    RELAY_STOPPED = "relay_stopped"
-    READERS_HELD_BACK = "readers_held_back"
-    POSITION_UNREADABLE = "position_unreadable"
-    NOT_PUBLISHED = "not_published"
-
-
-AT_OUTBOX: Final = frozenset(
-    {
-        FindingKind.BACKLOG,
-        FindingKind.OUTBOX_STOPPED,
-        FindingKind.REFUSED_REQUESTS,
-        FindingKind.RELAY_STOPPED,
-        FindingKind.READERS_HELD_BACK,
-        FindingKind.POSITION_UNREADABLE,
-        FindingKind.NOT_PUBLISHED,
-    }
-)
-
-Kind: TypeAlias = DiagnosisKind | FindingKind
-K: Final = DiagnosisKind
-FINDING_TEXT: Final[Mapping[Kind, str]] = {
-    K.DIVERGED: "a participant went against the decision",
-    K.LOST: "rows are lost",
-    K.DECIDED_NOT_APPLIED: "decided, and not applied",
-    K.ORPHANED: "prepared, and no record can finish it",
-    K.STUCK: "stuck",
-    FindingKind.QUARANTINED: "quarantined: a person must decide",
-    FindingKind.HELD_BACK: "holds its application back",
-    FindingKind.NOT_TOLD: "not told all of it",
-}
-"""What is wrong with a transaction; the gravest first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,22 +71,22 @@ class Finding:
     @property
     def text(self) -> str:
         """The kind where it is a word of its own, and why."""
-        if self.kind in (FindingKind.UNREADABLE, FindingKind.FAULT):
+        if self.kind in (kinds.UNREADABLE, kinds.FAULT):
             return self.why
         word = str(self.kind)  # that of a diagnosis stands in the manual as it is
-        if isinstance(self.kind, FindingKind):
+        if self.kind.subject is not Subject.DIAGNOSIS:
             word = word.replace("_", " ")
         return f"{word}: {self.why}"
 
     @property
     def is_at_outbox(self) -> bool:
         """Whether it is committed, and has not gone out: the log waits for nothing."""
-        return self.kind in AT_OUTBOX
+        return self.kind.is_at_outbox
 
     @property
     def grave(self) -> bool:
         """Whether no waiting mends it."""
-        return self.kind in GRAVE
+        return self.kind.is_grave
 
     def to_json(self) -> dict[str, object]:
         """Return it as plain JSON; `where` is what it is about."""
@@ -196,21 +146,21 @@ def diagnose_transaction(
     diagnoses: list[Finding] = []
     left_alone: list[str] = []
     for kind, (detect, exemptions) in DETECTORS.items():
-        if diagnoses and kind is DiagnosisKind.STUCK:
+        if diagnoses and kind is kinds.STUCK:
             break
         if (found := detect(case)) is None:
             continue
         reasons = [why for exempt in exemptions if (why := exempt(case, settings))]
         left_alone += reasons
         if not reasons:
-            critical = kind in GRAVE or found.age >= settings.stuck_critical
-            diagnoses.append(_finding(case, kind, found, critical=critical))
+            late = found.age >= settings.stuck_critical
+            diagnoses.append(_finding(case, kind, found, late=late))
     if not diagnoses:
         diagnoses += _by_state(case)
     for delivery in case.deliveries.values():
         if delivery.untold is not None:
             found = _Found((delivery.participant,), 0.0, None, delivery.untold)
-            diagnoses.append(_finding(case, FindingKind.NOT_TOLD, found))
+            diagnoses.append(_finding(case, kinds.NOT_TOLD, found))
     return tuple(diagnoses), tuple(dict.fromkeys(left_alone))
 
 
@@ -219,15 +169,15 @@ def _finding(
     kind: Kind,
     found: _Found,
     *,
-    critical: bool = False,
+    late: bool = False,
 ) -> Finding:
-    cure = f"`tracing-2pc explain {case.transaction}` says what is safe"
-    if kind is DiagnosisKind.LOST and case.passed:
+    cure = kind.cure.format(transaction=case.transaction)
+    if kind is kinds.LOST and case.passed:
         cure = way_back(case.transaction.batch)
     return Finding(
         case.transaction,
         kind,
-        Severity.CRITICAL if critical else Severity.WARNING,
+        Severity.CRITICAL if late else kind.severity,
         found.participants,
         case.now - found.age,
         found.age,
@@ -248,14 +198,14 @@ def _by_state(case: TransactionEvidence) -> Iterator[Finding]:
             f"{application} begins no batch until a person has looked"
         )
         found = _Found(record.pending, case.idle, None, why)
-        yield _finding(case, FindingKind.QUARANTINED, found, critical=True)
+        yield _finding(case, kinds.QUARANTINED, found)
     elif record.state is TransactionState.COMMITTING:
         found_back = held_back(
             application, record.decided, case.deliveries.values(), case.now
         )
         if found_back is not None:
             found = _Found(record.pending, case.idle, None, found_back)
-            yield _finding(case, FindingKind.HELD_BACK, found)
+            yield _finding(case, kinds.HELD_BACK, found)
 
 
 # --- detectors -----------------------------------------------------------------------
@@ -482,12 +432,18 @@ def _last_step(case: TransactionEvidence) -> str:
     )
 
 
-DETECTORS: Final[Mapping[DiagnosisKind, tuple[Detector, tuple[Exemption, ...]]]] = {
-    K.DIVERGED: (_diverged, (_attempt_is_live, _decided_just_now, _closed_by_a_person)),
-    K.LOST: (_lost, (_decided_just_now, _closed_by_a_person)),
-    K.DECIDED_NOT_APPLIED: (_decided_not_applied, (_decided_just_now, _inline_tries)),
-    K.ORPHANED: (_orphaned, (_younger_than_an_orphan, _closed_by_a_person)),
-    K.STUCK: (_stuck, (_attempt_is_live, _idle_in_time)),
+DETECTORS: Final[Mapping[Kind, tuple[Detector, tuple[Exemption, ...]]]] = {
+    kinds.DIVERGED: (
+        _diverged,
+        (_attempt_is_live, _decided_just_now, _closed_by_a_person),
+    ),
+    kinds.LOST: (_lost, (_decided_just_now, _closed_by_a_person)),
+    kinds.DECIDED_NOT_APPLIED: (
+        _decided_not_applied,
+        (_decided_just_now, _inline_tries),
+    ),
+    kinds.ORPHANED: (_orphaned, (_younger_than_an_orphan, _closed_by_a_person)),
+    kinds.STUCK: (_stuck, (_attempt_is_live, _idle_in_time)),
 }
 """Detectors with the exemptions from them; the gravest first."""
 

@@ -7,7 +7,7 @@ participant has to say of itself, what its outbox waits for; and how all are ord
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from tracing_2pc.core.addresses import how_to_add, key_of
 from tracing_2pc.core.log_reader import LogCondition
@@ -20,13 +20,10 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RelayTrouble, Severity
-from tracing_2pc.inspection.diagnosis import (
-    Finding,
-    FindingKind,
-    diagnose,
-    gravest_first,
-)
+from tracing_2pc.inspection import kinds
+from tracing_2pc.inspection.diagnosis import Finding, diagnose, gravest_first
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
+from tracing_2pc.inspection.kinds import Kind
 from tracing_2pc.inspection.participants import (
     Source,
     SourceKind,
@@ -47,11 +44,6 @@ SKEW: Final = 1.0
 
 _FULL: Final = 0.8
 """Of the slots for prepared transactions; more in use is a fault."""
-
-_SYNCHRONISE: Final = "synchronise the clocks (NTP)"
-
-OF_QUEUE: Final = frozenset({FindingKind.BACKLOG, FindingKind.OUTBOX_STOPPED})
-"""What is wrong with all that an outbox has to send, of whichever application."""
 
 CURE_OF_LOG: Final = "start its database, or mend `log` in the settings"
 """What mends that the log cannot be reached."""
@@ -89,7 +81,7 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
                 "ages of what is in doubt are by its clock, ages on record by the "
                 "log's, and diagnoses compare them"
             )
-            yield fault(source, why, _SYNCHRONISE, FindingKind.CLOCK_DIFFERS)
+            yield fault(source, why, kind=kinds.CLOCK_DIFFERS)
     for name, description in evidence.descriptions.items():
         source = participant_source(name)
         said = description.unreachable or description.refused or description.unready
@@ -112,48 +104,14 @@ def find_at_outboxes(evidence: Evidence, settings: Settings) -> list[Finding]:
     )
 
 
-class _AtOutbox(NamedTuple):
-    """What is said of requests, or of transactions of a relay, that wait."""
-
-    kind: FindingKind
-    severity: Severity
-    why: str
-    cure: str
-
-
-_AT_OUTBOX: Final[Mapping[RelayTrouble | None, _AtOutbox]] = {
-    None: _AtOutbox(
-        FindingKind.REFUSED_REQUESTS,
-        Severity.WARNING,
-        "its partner did not take what was committed",
-        "agree with the partner, then `tracing-2pc outbox again`, or `drop`: the other "
-        "requests go on",
-    ),
-    RelayTrouble.STOPPED: _AtOutbox(
-        FindingKind.RELAY_STOPPED,
-        Severity.CRITICAL,
-        "its relay has stopped",
-        "look at the end of the topic, then `tracing-2pc outbox sent`, or `send`",
-    ),
-    RelayTrouble.HIDDEN: _AtOutbox(
-        FindingKind.READERS_HELD_BACK,
-        Severity.CRITICAL,
-        "readers do not see what is published",
-        "end the transaction that is open there; never abort one of `tpc-…`",
-    ),
-    RelayTrouble.UNREADABLE: _AtOutbox(
-        FindingKind.POSITION_UNREADABLE,
-        Severity.WARNING,
-        "nothing is published",
-        "start the broker, or mend what it says; then it goes on by itself",
-    ),
-    RelayTrouble.REFUSED: _AtOutbox(
-        FindingKind.NOT_PUBLISHED,
-        Severity.WARNING,
-        "the application waits",
-        "mend what it says: it is tried again; at once by `tracing-2pc outbox again`",
-    ),
+_WAITING: Final[Mapping[RelayTrouble | None, Kind]] = {
+    None: kinds.REFUSED_REQUESTS,
+    RelayTrouble.STOPPED: kinds.RELAY_STOPPED,
+    RelayTrouble.HIDDEN: kinds.READERS_HELD_BACK,
+    RelayTrouble.UNREADABLE: kinds.POSITION_UNREADABLE,
+    RelayTrouble.REFUSED: kinds.NOT_PUBLISHED,
 }
+"""What it is when something waits at an outbox, by a relay's trouble."""
 
 
 def _of_outbox(name: str, listing: QuarantineListing, now: float) -> Iterator[Finding]:
@@ -163,36 +121,34 @@ def _of_outbox(name: str, listing: QuarantineListing, now: float) -> Iterator[Fi
         application = request.key.transaction.application
         groups.setdefault((application, request.trouble), []).append(request)
     for (application, trouble), requests in groups.items():
-        said, of = _AT_OUTBOX[trouble], "refused request"
+        kind, of = _WAITING[trouble], "refused request"
         first = min(requests, key=lambda request: request.since)
         since = now - (listing.now - first.since)
-        why = said.why
+        why = kind.words
         if trouble is not None:
             of, why = "transaction", f"{why} at {first.key.transaction}: {first.body}"
         more = " or more" if listing.more else ""
         yield Finding(
             Source(SourceKind.OUTBOX, name, application),
-            said.kind,
-            said.severity,
+            kind,
+            kind.severity,
             (name,),
             since,
             now - since,
             None,
             f"{format_count(len(requests), of)}{more} of {application}, since "
             f"{format_time_of_day(since, now)}: {why}",
-            said.cure,
+            kind.cure,
         )
 
 
 def fault(
-    source: Source,
-    why: str,
-    cure: str,
-    kind: FindingKind = FindingKind.FAULT,
+    source: Source, why: str, cure: str = "", kind: Kind = kinds.FAULT
 ) -> Finding:
-    """Return what is wrong with a source, and what mends it."""
+    """Return what is wrong with a source, and what mends it: as a rule its kind's."""
     names = tuple(filter(None, [source.participant]))
-    return Finding(source, kind, Severity.WARNING, names, 0.0, 0.0, None, why, cure)
+    cure = cure or kind.cure
+    return Finding(source, kind, kind.severity, names, 0.0, 0.0, None, why, cure)
 
 
 def is_of_another(about: TransactionId | Source, application: str | None) -> bool:
@@ -217,7 +173,7 @@ def not_read(name: str, error: str) -> Finding:
     """Return that a participant did not answer about one transaction."""
     source, why = participant_source(name), without_participant(name, error)
     cure = f"{_START}, or mend its address in the settings"
-    return fault(source, why, cure, FindingKind.UNREADABLE)
+    return fault(source, why, cure, kinds.UNREADABLE)
 
 
 def _unreadable(
@@ -239,7 +195,7 @@ def _unreadable(
             cure = _LOOK_THERE
         elif of.unreachable is None:
             cure = _START_DATABASE
-    return fault(source, why, cure, FindingKind.UNREADABLE)
+    return fault(source, why, cure, kinds.UNREADABLE)
 
 
 def export_of_token(settings: Settings) -> str:
@@ -276,7 +232,7 @@ def _not_reached(
                 record = log.records[TransactionId.parse(ids[0])]
                 why, cure = NO_ADDRESS, how_to_add(name, record.address_of(name))
             source, why = participant_source(name), f"{why}, and {waits} for it"
-            yield fault(source, why, cure, FindingKind.UNREADABLE)
+            yield fault(source, why, cure, kinds.UNREADABLE)
 
 
 def _clock_set_back(
@@ -291,8 +247,8 @@ def _clock_set_back(
             f"the last step of {newest} is {format_duration(steps[newest] - now)} "
             "ahead of this machine's clock: it was set back, or a driver's is wrong; "
             "until it has caught up, what is younger than that is not diagnosed",
-            _SYNCHRONISE,
-            FindingKind.UNREADABLE,
+            kinds.CLOCK_DIFFERS.cure,
+            kinds.UNREADABLE,
         )
 
 
@@ -302,7 +258,6 @@ def _clock_set_back(
 def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
     described = evidence.descriptions
     identities = {key: d.identity for key, d in described.items() if d.identity}
-    cure = "mend the addresses in `participants`: here, and where the job names them"
     wrong = dict(find_misdirected(identities, log.forgotten_by_application))
     for id_, record in log.records.items():
         for name, there in record.journals.items():
@@ -314,7 +269,7 @@ def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
                     f"journal {there.id}, which was at {there.url}: it is told nothing"
                 )
     for name, why in wrong.items():
-        yield fault(participant_source(name), why, cure, FindingKind.MISDIRECTED)
+        yield fault(participant_source(name), why, kind=kinds.MISDIRECTED)
 
 
 def _of_slots(source: Source, gauges: Mapping[str, float]) -> Iterator[Finding]:
@@ -325,8 +280,7 @@ def _of_slots(source: Source, gauges: Mapping[str, float]) -> Iterator[Finding]:
             f"{used:.0f} of {most:.0f} prepared transactions are in use: without a "
             "free one it votes abort"
         )
-        cure = "finish what is in doubt, or raise max_prepared_transactions"
-        yield fault(source, why, cure, FindingKind.SLOTS)
+        yield fault(source, why, kind=kinds.SLOTS)
 
 
 def _of_queue(
@@ -355,31 +309,29 @@ def _of_queue(
         )
         yield Finding(
             Source(SourceKind.OUTBOX, name),
-            FindingKind.OUTBOX_STOPPED,
-            Severity.CRITICAL,
+            kinds.OUTBOX_STOPPED,
+            kinds.OUTBOX_STOPPED.severity,
             (name,),
             now - age if age else 0.0,
             age,
             None,
             why,
-            "agree with the partner, whose answers `tracing-2pc outbox ls` has: the "
-            "next request is tried each minute, and once it is taken the rest follows",
+            kinds.OUTBOX_STOPPED.cure,
         )
     age = gauges.get("tpc.outbox.oldest_age", 0.0)
     if age >= settings.stuck_after:
         late = age >= settings.stuck_critical
         yield Finding(
             Source(SourceKind.OUTBOX, name),
-            FindingKind.BACKLOG,
-            Severity.CRITICAL if late else Severity.WARNING,
+            kinds.BACKLOG,
+            Severity.CRITICAL if late else kinds.BACKLOG.severity,
             (name,),
             now - age,
             age,
             None,
             f"{waiting} wait, the oldest{_since(age, now)}: its {other} does not take "
             "them, or is too slow",
-            f"start the {other}, or mend its address or token: the log of {name} says "
-            "which, and why; all is kept, and sent in order by itself",
+            kinds.BACKLOG.cure.format(partner=other, participant=name),
         )
 
 

@@ -27,6 +27,7 @@ from tracing_2pc.core.states import (
     TransactionState,
     Word,
 )
+from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.actions import (
     Action,
     ActionContext,
@@ -36,7 +37,6 @@ from tracing_2pc.inspection.actions import (
 )
 from tracing_2pc.inspection.diagnosis import (
     Finding,
-    FindingKind,
     diagnose_transaction,
 )
 from tracing_2pc.inspection.evidence import (
@@ -46,11 +46,11 @@ from tracing_2pc.inspection.evidence import (
     may_be_begun,
 )
 from tracing_2pc.inspection.findings import (
-    OF_QUEUE,
     SKEW,
     find_at_outboxes,
     not_read,
 )
+from tracing_2pc.inspection.kinds import Subject
 from tracing_2pc.inspection.participants import (
     ParticipantReport,
     ReadableParticipant,
@@ -264,7 +264,7 @@ def _find_waiting(
             why=f"at {finding.about}, {finding.why}{_quotation(finding, listings)}",
         )
         for finding in find_at_outboxes(outboxes, settings)
-        if finding.kind not in OF_QUEUE
+        if finding.kind.subject is not Subject.QUEUE
         or _may_wait(evidence, outboxes, *finding.participants)
     ]
 
@@ -274,7 +274,7 @@ def _quotation(finding: Finding, listings: Mapping[str, QuarantineListing]) -> s
 
     Only here, where a person asks: it may repeat the record, so no log has it.
     """
-    if finding.kind is not FindingKind.REFUSED_REQUESTS:
+    if finding.kind is not kinds.REFUSED_REQUESTS:
         return ""
     for request in listings[finding.participants[0]].requests:
         if said := quote_answer(request, _QUOTED):

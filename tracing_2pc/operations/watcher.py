@@ -19,17 +19,17 @@ from tracing_2pc.core.remote_participant import Embedded
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
     UNFINISHED,
-    DiagnosisKind,
     TransactionState,
 )
+from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import (
     LATE,
     Finding,
-    Kind,
     gravest_first,
 )
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
 from tracing_2pc.inspection.findings import find_all
+from tracing_2pc.inspection.kinds import Kind
 from tracing_2pc.inspection.participants import (
     LOG,
     ReadableParticipant,
@@ -343,7 +343,7 @@ def _is_hidden(finding: Finding, evidence: Evidence) -> bool:
     if unread.isdisjoint(names):
         return False
     on_record = id_ in log.records
-    if finding.kind is DiagnosisKind.ORPHANED:
+    if finding.kind is kinds.ORPHANED:
         return not on_record
     return finding.grave and (on_record or id_ in log.commits)
 
