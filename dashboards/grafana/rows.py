@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
+from dashboards.write import ALERTS, PLAIN, say
+from tracing_2pc.inspection.kind import Alert
+
 HERE: Final = '{job=~"$job", participant=~"$participant"}'
 ANSWERED: Final = '{job=~"$job", participant=~"$participant", result="ok"}'
 JOB: Final = '{job=~"$job"}'
@@ -38,11 +41,16 @@ def diagnosed(which: str, by: str = "participant") -> str:
     return f"sum by ({by}) (max by ({each}) (tpc_diagnoses{{{inside}}}))"
 
 
-def wrong(title: str, which: str, description: str) -> Panel:
-    """Show how many transactions have a diagnosis, as one number."""
-    most = f"sum({diagnosed(which, 'job, participant, diagnosis')})"
+def wrong(alert: Alert) -> Panel:
+    """Show how many transactions have a diagnosis that is alerted on, as one number."""
+    title = alert.where.replace("|", " or ").replace("_", " ").capitalize()
+    most = f"sum({diagnosed(alert.where, 'job, participant, diagnosis')})"
     query = Query(most, title.lower())
+    description = say(alert.description, alert, PLAIN)
     return Panel(title, description, "none", (query,), "stat", red=1)
+
+
+WRONG: Final = tuple(wrong(a) for a in ALERTS if a.where and not a.older)
 
 
 def quantiles(metric: str, inside: str, by: str, legend: str) -> tuple[Query, ...]:
@@ -102,27 +110,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
     ),
     "What is in doubt, and for how long": (
-        wrong(
-            "Stuck",
-            "stuck",
-            "Undecided after every timeout, or decided and not acknowledged; a "
-            "transaction counts once at each participant that it waits for.",
-        ),
-        wrong(
-            "Decided, not applied",
-            "decided_not_applied",
-            "Decided commit, and still prepared at a participant that answers.",
-        ),
-        wrong(
-            "Orphaned",
-            "orphaned",
-            "Prepared, and no record in the decision log can finish it.",
-        ),
-        wrong(
-            "Lost or diverged",
-            "lost|diverged",
-            "A participant lacks what was decided, or did the opposite.",
-        ),
+        *WRONG,
         Panel(
             "Quarantined",
             "Transactions that a person must look at; their application waits.",

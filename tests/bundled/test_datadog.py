@@ -10,20 +10,14 @@ from typing import Any
 
 import pytest
 
-from bundled.files import DASHBOARDS, alerts, read
-from bundled.test_names import anchors, assert_values
+from bundled.files import DASHBOARDS, read
+from bundled.test_names import assert_values
+from dashboards.write import ALERTS
 from tracing_2pc.core.names import METRICS
 
 FILE = DASHBOARDS / "datadog" / "monitors.tf.json"
 OF_RESOURCES = {"service"}
 """Tags that a vendor makes of our resource attributes."""
-
-WITHOUT_MONITOR: dict[tuple[str, str], str] = {
-    ("TpcCollectorDown", "warning"): "the vendor's own collector has its own monitor",
-    ("TpcCommitsFailing", "critical"): "the other one comes first, and says as much",
-    ("TpcNothingCommits", "critical"): "a query has no `unless`",
-}
-"""Alerts that no monitor stands for, and why."""
 
 QUERY = re.compile(r"(?:max|min|sum|percentile)\(last_\d+m\):(.+) (>|<=) ([0-9.]+)")
 METRIC = re.compile(
@@ -34,14 +28,6 @@ METRIC = re.compile(
 def monitors() -> dict[str, dict[str, Any]]:
     """Return them by their names in Terraform."""
     return dict(read(FILE)["resource"]["datadog_monitor"])
-
-
-def test_each_alert_has_its_monitor():
-    """One for each severity, and none for an alert that is gone."""
-    wanted = {(rule["alert"], rule["labels"]["severity"]) for rule in alerts()}
-    there = {tuple(name.rsplit("_", 1)) for name in monitors()}
-    assert there == wanted - WITHOUT_MONITOR.keys()
-    assert WITHOUT_MONITOR.keys() <= wanted
 
 
 @pytest.mark.parametrize("name", monitors())
@@ -80,25 +66,15 @@ def conditions(where: str) -> list[tuple[str, str]]:
     return [(label, value)]
 
 
-@pytest.mark.parametrize("name", monitors())
-def test_a_monitor_means_what_its_alert_means(name):
-    """The same metrics, the same threshold, and a link to the same section."""
-    monitor = monitors()[name]
-    alert, severity = name.rsplit("_", 1)
-    rules = [
-        rule["expr"]
-        for rule in alerts()
-        if (rule["alert"], rule["labels"]["severity"]) == (alert, severity)
-    ]
-    asked = QUERY.fullmatch(monitor["query"])
+WRITTEN_BY_HAND = [alert for alert in ALERTS if alert.datadog]
+
+
+@pytest.mark.parametrize("alert", WRITTEN_BY_HAND, ids=lambda alert: alert.name)
+def test_a_query_of_its_own_means_what_its_alert_means(alert):
+    """The same metrics, and the same threshold; else the time it cannot ask for."""
+    asked = QUERY.fullmatch(alert.datadog)
     assert asked is not None
     for one in METRIC.finditer(asked[1]):
-        spelt = one["name"].replace(".", "_")
-        assert any(spelt in rule.replace("tpc:", "tpc_") for rule in rules)
-    _, comparison, threshold = asked.groups()
-    if comparison == ">":  # else the time that a query cannot ask for
-        numbers = {n for rule in rules for n in re.findall(r"> ([0-9.]+)", rule)}
-        assert threshold in numbers
-    assert monitor["monitor_thresholds"] == {"critical": float(threshold)}
-    assert alert.lower() in anchors()
-    assert f"${{var.runbook}}#{alert.lower()} ${{var.notify}}" in monitor["message"]
+        assert one["name"].replace(".", "_") in alert.promql
+    if asked[2] == ">":
+        assert asked[3] in re.findall(r"> ([0-9.]+)", alert.promql)

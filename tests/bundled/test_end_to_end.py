@@ -32,6 +32,7 @@ from tracing_2pc.testing import Fault, FaultProxy
 
 JAEGER, OAP = "TPC_JAEGER", "TPC_OAP"
 STUCK = "flights.1.1"
+STUCK_RULE = "tpc_transaction_stuck_rule"
 SERVICES = ("tracing-2pc-watch", "ledger", "notifier", "flights")
 pytestmark = [
     pytest.mark.dashboards,
@@ -150,7 +151,7 @@ def stuck(site) -> set[str]:
                         "TpcTransactionStuck", "firing"
                     ),
                     "Jaeger, saved search": lambda: site.jaeger.found(**asked),
-                    "SkyWalking, alarm": lambda: site.heard.alarms("tpc_stuck_rule"),
+                    "SkyWalking, alarm": lambda: site.heard.alarms(STUCK_RULE),
                 },
                 since,
             )
@@ -177,10 +178,10 @@ def test_one_stuck_transaction_is_flagged_by_all_three(site, stuck):
     assert {alert["labels"]["severity"] for alert in warnings} == {"warning"}
     resolved_ones = site.heard.alerts("TpcTransactionStuck", "resolved")
     assert resolved_ones[0]["labels"] == warnings[0]["labels"]
-    alarm = site.heard.alarms("tpc_stuck_rule")[0]
+    alarm = site.heard.alarms(STUCK_RULE)[0]
     assert alarm["scope"] == "ENDPOINT"
     assert alarm["name"] == "notifier in tracing-2pc-watch"
-    assert alarm["alarmMessage"].startswith("notifier in tracing-2pc-watch: ")
+    assert alarm["alarmMessage"].endswith(" at notifier in tracing-2pc-watch")
     (trace,) = (site.jaeger.trace(one) for one in stuck)
     said = [s["attributes"] for s in trace if s["name"] == "tpc.in_doubt.snapshot"]
     assert {one["tpc.diagnosis"] for one in said} == {"stuck"}

@@ -31,7 +31,7 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import Finding
-from tracing_2pc.inspection.kinds import Kind
+from tracing_2pc.inspection.kind import Kind
 from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 
 TEXTS = texts("unit")

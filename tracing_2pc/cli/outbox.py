@@ -23,7 +23,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.findings import find_at_outboxes
-from tracing_2pc.inspection.kinds import Subject
+from tracing_2pc.inspection.kind import Subject
 from tracing_2pc.inspection.participants import RefusedRequests, list_refused
 from tracing_2pc.inspection.survey import survey_outboxes
 from tracing_2pc.inspection.wording import (

@@ -30,7 +30,7 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.evidence import Evidence, TransactionEvidence
-from tracing_2pc.inspection.kinds import Kind, Subject
+from tracing_2pc.inspection.kind import Kind, Subject
 from tracing_2pc.inspection.participants import Source
 from tracing_2pc.inspection.wording import (
     format_count,

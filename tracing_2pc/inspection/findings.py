@@ -6,6 +6,8 @@ participant has to say of itself, what its outbox waits for; and how all are ord
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -18,12 +20,13 @@ from tracing_2pc.core.model import (
     TransactionId,
     find_misdirected,
 )
+from tracing_2pc.core.names import METRICS
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RelayTrouble, Severity
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import Finding, diagnose, gravest_first
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
-from tracing_2pc.inspection.kinds import Kind
+from tracing_2pc.inspection.kind import Kind, Subject
 from tracing_2pc.inspection.participants import (
     Source,
     SourceKind,
@@ -41,9 +44,6 @@ from tracing_2pc.inspection.wording import (
 
 SKEW: Final = 1.0
 """Seconds by which two clocks may differ: ages of branches are by the participant's."""
-
-_FULL: Final = 0.8
-"""Of the slots for prepared transactions; more in use is a fault."""
 
 CURE_OF_LOG: Final = "start its database, or mend `log` in the settings"
 """What mends that the log cannot be reached."""
@@ -87,7 +87,7 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
         said = description.unreachable or description.refused or description.unready
         if said and source not in evidence.unreadable:
             yield _unreadable(source, said, evidence, settings)
-        yield from _of_slots(source, description.gauges)
+        yield from _of_gauges(source, description.gauges, evidence.now)
         refused = evidence.refused.get(name, QuarantineListing((), evidence.now))
         yield from _of_queue(name, description.gauges, refused, evidence.now, settings)
     for name, listing in evidence.refused.items():
@@ -272,15 +272,27 @@ def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
         yield fault(participant_source(name), why, kind=kinds.MISDIRECTED)
 
 
-def _of_slots(source: Source, gauges: Mapping[str, float]) -> Iterator[Finding]:
-    used = gauges.get("tpc.prepared_slots.used")
-    most = gauges.get("tpc.prepared_slots.max")
-    if used is not None and most is not None and used >= _FULL * most:
-        why = (
-            f"{used:.0f} of {most:.0f} prepared transactions are in use: without a "
-            "free one it votes abort"
-        )
-        yield fault(source, why, kind=kinds.SLOTS)
+def _of_gauges(
+    source: Source, gauges: Mapping[str, float], now: float
+) -> Iterator[Finding]:
+    """Yield each gauge that is above the bound at which it is alerted on."""
+    for kind in kinds.KINDS:
+        if kind.subject is not Subject.GAUGE:
+            continue
+        first = kind.alerts[0]
+        value = gauges.get(first.metric, 0.0)
+        of = gauges.get(first.of, math.inf) if first.of else 1.0
+        if reached := [alert for alert in kind.alerts if value > alert.above * of]:
+            age = value if METRICS[first.metric].unit == "s" else 0.0
+            why = kind.words.format(
+                value=f"{value:.0f}", of=f"{of:.0f}", age=_since(age, now)
+            )
+            yield dataclasses.replace(
+                fault(source, why, kind=kind),
+                severity=reached[-1].severity,
+                since=now - age if age else 0.0,
+                age=age,
+            )
 
 
 def _of_queue(

@@ -1,61 +1,87 @@
-"""What can be wrong: the only list of it, for every command and the console.
+"""What can be wrong: the only list of it, for commands, console, alerts and manual.
 
 A kind is one constant below. The gravest of what can be wrong with a transaction comes
-first. `diagnosis.py` and `findings.py` find them.
+first. `diagnosis.py` and `findings.py` find them. `python -m dashboards.write` writes
+the alerts, the runbook's sections and the manual's table from this list.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 from typing import Final
 
 from tracing_2pc.core.states import Severity
-
-
-class Subject(enum.Enum):
-    """What a finding of a kind is about."""
-
-    DIAGNOSIS = "a transaction, and a verdict says what is safe"
-    TRANSACTION = "a transaction, by its record alone"
-    SOURCE = "a participant, the log, a clock or the settings"
-    QUEUE = "all that an outbox has to send, of whichever application"
-    REQUESTS = "requests or transactions of one application at an outbox"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Kind:
-    """One thing that can be wrong, in the words of every face."""
-
-    name: str  # as JSON, metrics and the manual call it
-    subject: Subject
-    seen: str  # what was seen, for the manual's table
-    severity: Severity = Severity.WARNING  # at first: age may make it critical
-    words: str = (
-        ""  # of a transaction: why it is in a list; of `REQUESTS`: why they wait
-    )
-    cure: str = (
-        ""  # with fields that are filled in; empty where each finding has its own
-    )
-    # What `tracing-2pc watch` begins a line with, found and gone; empty for no line.
-    events: tuple[str, str] = ("found", "gone")
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def is_at_outbox(self) -> bool:
-        """Whether it is committed, and has not gone out: the log waits for nothing."""
-        return self.subject in (Subject.QUEUE, Subject.REQUESTS)
-
-    @property
-    def is_grave(self) -> bool:
-        """Whether no waiting mends it: rows are not where the decision says."""
-        is_diagnosis = self.subject is Subject.DIAGNOSIS
-        return is_diagnosis and self.severity is Severity.CRITICAL
-
+from tracing_2pc.inspection.kind import (
+    DEFAULTS,
+    SWEEP,
+    WATCHED,
+    Alert,
+    Kind,
+    Subject,
+)
 
 _EXPLAIN: Final = "`tracing-2pc explain {transaction}` says what is safe"
+_FIVE: Final = 300.0  # seconds
+
+_LOST_OR_DIVERGED: Final = Alert(
+    "TpcLostOrDiverged",
+    "{n} transaction{s} of {application} {are} {diagnosis} at {participant}",
+    "It was decided, and {participant} does not have it, or has done the opposite. The "
+    "participants do not agree any more; a person must look.",
+    "tpc.diagnoses",
+    where="lost|diverged",
+    by=(*WATCHED, "diagnosis"),
+    severity=Severity.CRITICAL,
+    lasts=0,
+    meter="participant_lost_or_diverged",
+)
+_STUCK: Final = Alert(
+    "TpcTransactionStuck",
+    "{n} transaction{s} of {application} {are} stuck at {participant}",
+    "They are not decided after every timeout, or decided and not acknowledged by "
+    "{participant}. What they have prepared stays locked, and {application} waits.",
+    "tpc.diagnoses",
+    where="stuck",
+    by=WATCHED,
+    meter="participant_stuck",
+)
+_NOT_APPLIED: Final = Alert(
+    "TpcDecidedNotApplied",
+    "{participant} has not applied {n} decided commit{s} of {application}",
+    "It answers, and still holds them prepared: nobody delivers the decision. Until "
+    "somebody does, readers see the other participants ahead of it.",
+    "tpc.diagnoses",
+    where="decided_not_applied",
+    by=WATCHED,
+    meter="participant_decided_not_applied",
+)
+_SLOTS: Final = Alert(
+    "TpcPreparedSlotsHigh",
+    "{share} of the prepared transactions of {participant}'s server are taken",
+    "At max_prepared_transactions its server refuses every further prepare, and each "
+    "batch aborts.",
+    "tpc.prepared_slots.used",
+    0.8,
+    "tpc.prepared_slots.max",
+    lasts=_FIVE,
+)
+_OUTBOX_OLD: Final = Alert(
+    "TpcOutboxOld",
+    "the outbox of {participant} has waited {age} for its partner",
+    "What was committed has not reached the partner. It is kept, and sent in order "
+    "once the partner answers.",
+    "tpc.outbox.oldest_age",
+    DEFAULTS.stuck_after,
+    meter="outbox_oldest_age",
+)
+_OUTBOX_STOPPED: Final = Alert(
+    "TpcOutboxStopped",
+    "the outbox of {participant} has stopped for {n} application{s}",
+    "The partner refused more than ten requests in a row, or a relay needs a "
+    "person. The rest is kept, and sent when that is settled.",
+    "tpc.outbox.stopped",
+    severity=Severity.CRITICAL,
+    meter="outbox_stopped",
+)
 
 # --- of a transaction ----------------------------------------------------------------
 
@@ -66,6 +92,7 @@ DIVERGED: Final = Kind(
     Severity.CRITICAL,
     "a participant went against the decision",
     _EXPLAIN,
+    alerts=(_LOST_OR_DIVERGED,),
 )
 LOST: Final = Kind(
     "lost",
@@ -75,6 +102,7 @@ LOST: Final = Kind(
     Severity.CRITICAL,
     "rows are lost",
     _EXPLAIN,
+    alerts=(_LOST_OR_DIVERGED,),
 )
 DECIDED_NOT_APPLIED: Final = Kind(
     "decided_not_applied",
@@ -82,6 +110,10 @@ DECIDED_NOT_APPLIED: Final = Kind(
     "decided commit, and still prepared at a participant that answers",
     words="decided, and not applied",
     cure=_EXPLAIN,
+    alerts=(
+        _NOT_APPLIED,
+        _NOT_APPLIED.critical(older=DEFAULTS.stuck_critical, lasts=0, meter=""),
+    ),
 )
 ORPHANED: Final = Kind(
     "orphaned",
@@ -89,6 +121,19 @@ ORPHANED: Final = Kind(
     "prepared for `orphan_after`, and no record in this log can finish it",
     words="prepared, and no record can finish it",
     cure=_EXPLAIN,
+    alerts=(
+        Alert(
+            "TpcOrphaned",
+            "{participant} holds {n} prepared transaction{s} of {application} that no "
+            "record can finish",
+            "No unfinished record in this decision log is theirs. Nothing aborts them "
+            "by itself: another log may own them.",
+            "tpc.diagnoses",
+            where="orphaned",
+            by=WATCHED,
+            meter="participant_orphaned",
+        ),
+    ),
 )
 STUCK: Final = Kind(
     "stuck",
@@ -97,6 +142,10 @@ STUCK: Final = Kind(
     "`stuck_after`; critical from `stuck_critical` on",
     words="stuck",
     cure=_EXPLAIN,
+    alerts=(
+        _STUCK,
+        _STUCK.critical(older=DEFAULTS.stuck_critical, lasts=0, minutes=10),
+    ),
 )
 QUARANTINED: Final = Kind(
     "quarantined",
@@ -105,6 +154,21 @@ QUARANTINED: Final = Kind(
     Severity.CRITICAL,
     "quarantined: a person must decide",
     _EXPLAIN,
+    alerts=(
+        Alert(
+            "TpcQuarantined",
+            "{n} transaction{s} of {application} {are} quarantined",
+            "A participant's answer contradicts the decision. {application} has "
+            "stopped, and begins nothing until a person has resolved them.",
+            "tpc.quarantined_transactions",
+            by=("job", "application"),
+            severity=Severity.CRITICAL,
+            lasts=1.5 * SWEEP,
+            meter="quarantined",
+            note="Longer than a sweep: what is lost is quarantined first, and is one "
+            "page.",
+        ),
+    ),
 )
 HELD_BACK: Final = Kind(
     "held_back",
@@ -113,6 +177,21 @@ HELD_BACK: Final = Kind(
     words="holds its application back",
     cure=_EXPLAIN,
     events=("waiting", ""),
+    alerts=(
+        Alert(
+            "TpcDecisionPending",
+            "{participant} has not acknowledged a commit of {application}",
+            "It was decided {age} before the watcher last looked, and is told again "
+            "and again. Until {participant} acknowledges it, {application} begins no "
+            "batch.",
+            "tpc.oldest_pending_age",
+            DEFAULTS.safety_interval,
+            by=WATCHED,
+            lasts=0,
+            note="Long before it is stuck; its age is that of the decision, however "
+            "long the batch.",
+        ),
+    ),
 )
 NOT_TOLD: Final = Kind(
     "not_told",
@@ -130,6 +209,33 @@ UNREADABLE: Final = Kind(
     "a participant, its outbox, or the log, that cannot be read or not whole; a clock "
     "that was set back",
     events=("unreadable", "readable"),
+    alerts=(
+        Alert(
+            "TpcParticipantUnreadable",
+            "the watcher cannot read {participant}",
+            "For three sweeps it has not got a whole list from it. What is in doubt "
+            "there is not known; what was said before stays.",
+            by=("job", "participant"),
+            lasts=120,
+            promql="time() - max by (job, participant) (tpc_watcher_last_success_"
+            'timestamp_seconds{participant!="log"}) > ' + f"{3 * SWEEP:g}",
+            datadog="max(last_5m):diff(max:tpc.watcher.last_success_timestamp"
+            "{!participant:log} by {service,participant}) <= 0",
+        ),
+        Alert(
+            "TpcDecisionLogFailing",
+            "the watcher cannot read the decision log",
+            "For three sweeps it has not answered whole. Without it nothing is "
+            "decided, nothing recovered, and nothing said to be wrong.",
+            by=("job",),
+            severity=Severity.CRITICAL,
+            lasts=60,
+            promql="time() - max by (job) (tpc_watcher_last_success_timestamp_seconds"
+            '{participant="log"}) > ' + f"{3 * SWEEP:g}",
+            datadog="max(last_5m):diff(max:tpc.watcher.last_success_timestamp"
+            "{participant:log} by {service}) <= 0",
+        ),
+    ),
 )
 FAULT: Final = Kind(
     "fault",
@@ -152,9 +258,12 @@ MISDIRECTED: Final = Kind(
 )
 SLOTS: Final = Kind(
     "slots",
-    Subject.SOURCE,
+    Subject.GAUGE,
     "nearly all prepared transactions of a participant's database server are in use",
+    words="{value} of {of} prepared transactions are in use: without a free one it "
+    "votes abort",
     cure="finish what is in doubt, or raise max_prepared_transactions",
+    alerts=(_SLOTS, _SLOTS.critical(above=0.95, lasts=SWEEP)),
 )
 
 # --- of an outbox --------------------------------------------------------------------
@@ -166,6 +275,7 @@ BACKLOG: Final = Kind(
     "from `stuck_critical` on",
     cure="start the {partner}, or mend its address or token: the log of {participant} "
     "says which, and why; all is kept, and sent in order by itself",
+    alerts=(_OUTBOX_OLD, _OUTBOX_OLD.critical(above=DEFAULTS.stuck_critical, meter="")),
 )
 OUTBOX_STOPPED: Final = Kind(
     "outbox_stopped",
@@ -175,6 +285,7 @@ OUTBOX_STOPPED: Final = Kind(
     Severity.CRITICAL,
     cure="agree with the partner, whose answers `tracing-2pc outbox ls` has: the next "
     "request is tried each minute, and once it is taken the rest follows",
+    alerts=(_OUTBOX_STOPPED,),
 )
 REFUSED_REQUESTS: Final = Kind(
     "refused_requests",
@@ -183,6 +294,17 @@ REFUSED_REQUESTS: Final = Kind(
     words="its partner did not take what was committed",
     cure="agree with the partner, then `tracing-2pc outbox again`, or `drop`: the "
     "other requests go on",
+    alerts=(
+        Alert(
+            "TpcOutboxRefused",
+            "the outbox of {participant} has set {n} request{s} aside",
+            "The partner refused them, or did not take them alone, and later ones are "
+            "sent. The partner lacks what they say until a person has them sent "
+            "again, or drops them: tracing-2pc outbox ls.",
+            "tpc.outbox.quarantined",
+            meter="outbox_quarantined",
+        ),
+    ),
 )
 RELAY_STOPPED: Final = Kind(
     "relay_stopped",
@@ -191,6 +313,7 @@ RELAY_STOPPED: Final = Kind(
     Severity.CRITICAL,
     "its relay has stopped",
     "look at the end of the topic, then `tracing-2pc outbox sent`, or `send`",
+    alerts=(_OUTBOX_STOPPED,),
 )
 READERS_HELD_BACK: Final = Kind(
     "readers_held_back",
@@ -199,6 +322,17 @@ READERS_HELD_BACK: Final = Kind(
     Severity.CRITICAL,
     "readers do not see what is published",
     "end the transaction that is open there; never abort one of `tpc-…`",
+    alerts=(
+        Alert(
+            "TpcReadersHeldBack",
+            "readers of what {participant} has published are held back",
+            "It is committed, and the broker has taken it. What is published after it "
+            "is not seen either: tracing-2pc outbox ls.",
+            "tpc.relay.hidden_age",
+            severity=Severity.CRITICAL,
+            meter="relay_hidden_age",
+        ),
+    ),
 )
 POSITION_UNREADABLE: Final = Kind(
     "position_unreadable",
@@ -206,6 +340,17 @@ POSITION_UNREADABLE: Final = Kind(
     "a relay can publish nothing now: its broker does not say what is published",
     words="nothing is published",
     cure="start the broker, or mend what it says; then it goes on by itself",
+    alerts=(
+        Alert(
+            "TpcPositionUnreadable",
+            "{participant} has not been able to publish for {age}",
+            "The broker does not say what is published. What is committed is kept, and "
+            "published once it does.",
+            "tpc.relay.unreadable_age",
+            above=_FIVE,
+            meter="relay_unreadable_age",
+        ),
+    ),
 )
 NOT_PUBLISHED: Final = Kind(
     "not_published",
@@ -213,6 +358,187 @@ NOT_PUBLISHED: Final = Kind(
     "a relay's broker refuses a transaction, or does not take it in time",
     words="the application waits",
     cure="mend what it says: it is tried again; at once by `tracing-2pc outbox again`",
+    alerts=(
+        Alert(
+            "TpcNotPublished",
+            "the broker of {participant} does not take what {n} application{s} {have} "
+            "committed",
+            "It is kept, and tried again. What the application commits after it waits "
+            "too; others go on: tracing-2pc outbox ls.",
+            "tpc.relay.refused",
+            lasts=_FIVE,
+            meter="relay_refused",
+        ),
+    ),
+)
+
+# --- what only metrics tell ----------------------------------------------------------
+
+EVENTS_NOT_READ: Final = Kind(
+    "events_not_read",
+    Subject.METRICS,
+    "an event has waited in a gateway's inbox for a quarter of an hour",
+    alerts=(
+        Alert(
+            "TpcEventsNotRead",
+            "an event has waited in the inbox of {participant} for {age}",
+            "A reader has stopped, or is too slow. Events are kept until every reader "
+            "has committed them: tracing-2pc inbox ls.",
+            "tpc.inbox.oldest_age",
+            900,
+            lasts=_FIVE,
+            meter="inbox_oldest_age",
+        ),
+    ),
+)
+COMMITS_FAILING: Final = Kind(
+    "commits_failing",
+    Subject.METRICS,
+    "most requests to commit are refused by a participant, or find nobody",
+    alerts=(
+        Alert(
+            "TpcCommitsFailing",
+            "{share} of the commits at {participant} fail",
+            "More than half of the requests to commit were refused, or found nobody. "
+            "Each batch waits for its commits.",
+            above=0.5,
+            lasts=_FIVE,
+            promql="""\
+sum by (participant) (rate(tpc_commit_attempts_total{result!="ok"}[5m]))
+  / sum by (participant) (rate(tpc_commit_attempts_total[5m])) > 0.5
+""",
+            datadog="sum(last_5m):sum:tpc.commit.attempts{!result:ok} by "
+            "{participant}.as_count() / sum:tpc.commit.attempts{*} by "
+            "{participant}.as_count() > 0.5",
+        ),
+        Alert(
+            "TpcCommitsFailing",
+            "no commit at {participant} succeeds",
+            "Every request to commit of the last 15 min was refused, or found nobody. "
+            "Each batch waits for its commits.",
+            severity=Severity.CRITICAL,
+            lasts=_FIVE,
+            promql="""\
+sum by (participant) (rate(tpc_commit_attempts_total{result!="ok"}[15m])) > 0
+unless sum by (participant) (rate(tpc_commit_attempts_total{result="ok"}[15m])) > 0
+""",
+            datadog=None,  # the other one comes first, and says as much
+        ),
+    ),
+)
+NOTHING_COMMITS: Final = Kind(
+    "nothing_commits",
+    Subject.METRICS,
+    "batches are prepared at a participant, and none is committed",
+    Severity.CRITICAL,
+    alerts=(
+        Alert(
+            "TpcNothingCommits",
+            "{participant} is asked to prepare, and nothing is committed",
+            "Batches begin, and for longer than the transaction timeout (15 min) none "
+            "of them was committed there.",
+            severity=Severity.CRITICAL,
+            lasts=_FIVE,
+            promql="""\
+sum by (participant) (increase(tpc_phase_duration_seconds_count{phase="prepare", result="ok"}[20m])) > 0
+unless sum by (participant) (increase(tpc_phase_duration_seconds_count{phase="commit", result="ok"}[20m])) > 0
+unless count by (participant) (
+  tpc_phase_duration_seconds_count{phase="commit", result="ok"} > 0
+  unless tpc_phase_duration_seconds_count{phase="commit", result="ok"} offset 20m
+)
+""",  # noqa: E501
+            datadog=None,  # a query has no `unless`
+            note="A process's first commit begins a series, which increase() does not "
+            "see.",
+        ),
+    ),
+)
+LOG_SLOW: Final = Kind(
+    "log_slow",
+    Subject.METRICS,
+    "the decision log takes more than a second for one decision in a hundred",
+    alerts=(
+        Alert(
+            "TpcDecisionLogFailing",
+            "the decision log of {job} takes {age} to decide",
+            "One decision in a hundred takes longer than that. Each batch waits for "
+            "its decision to be on disk.",
+            above=1,
+            by=("job",),
+            lasts=_FIVE,
+            promql="""\
+histogram_quantile(0.99, sum by (job, le) (rate(tpc_decision_log_write_seconds_bucket[10m]))) > 1
+and on (job) (
+  sum by (job) (increase(tpc_decision_log_write_seconds_bucket{le="+Inf"}[10m]))
+  - sum by (job) (increase(tpc_decision_log_write_seconds_bucket{le=~"1|1[.]0"}[10m]))
+) > 2.5
+""",  # noqa: E501
+            datadog="min(last_10m):p99:tpc.decision_log.write{*} by {service} > 1",
+            note="Three at least: where batches are rare, a single one is more than "
+            "one in a hundred.",
+        ),
+    ),
+)
+WATCHER_SILENT: Final = Kind(
+    "watcher_silent",
+    Subject.METRICS,
+    "no watcher of a log reports",
+    Severity.CRITICAL,
+    alerts=(
+        Alert(
+            "TpcWatcherSilent",
+            "no watcher has looked around for three sweeps",
+            "It does not run, cannot be scraped, or can read nobody. Until it is back, "
+            "the other alerts about single transactions repeat its last word.",
+            by=("job",),
+            severity=Severity.CRITICAL,
+            lasts=120,
+            promql=f"""\
+absent_over_time(tpc_watcher_last_success_timestamp_seconds[1d])
+or tpc:watcher_gone
+or time() - max by (job) (tpc_watcher_last_success_timestamp_seconds) > {3 * SWEEP:g}
+""",
+            datadog="max(last_5m):diff(max:tpc.watcher.last_success_timestamp{*} by "
+            "{service}) <= 0",
+        ),
+    ),
+)
+COLLECTOR_DOWN: Final = Kind(
+    "collector_down",
+    Subject.METRICS,
+    "the collector of counters, histograms and traces cannot be scraped",
+    alerts=(
+        Alert(
+            "TpcCollectorDown",
+            "the collector at {instance} cannot be scraped",
+            "Counters and histograms come through it, and traces: no alert about "
+            "failing commits, or about a log that is slow, can fire meanwhile.",
+            by=("job", "instance"),
+            lasts=120,
+            promql='min by (job, instance) (up{job="tracing-2pc-otlp"}) == 0',
+            datadog=None,  # the vendor's own collector has its own monitor
+        ),
+    ),
+)
+TELEMETRY_DROPPED: Final = Kind(
+    "telemetry_dropped",
+    Subject.METRICS,
+    "a process loses spans",
+    alerts=(
+        Alert(
+            "TpcTelemetryDropped",
+            "{job} loses spans",
+            "Its queue is full, or its collector does not take them: traces have "
+            "holes. Transactions go on without them.",
+            by=("job",),
+            lasts=360,
+            promql="sum by (job) (increase(tpc_telemetry_dropped_total[5m])) > 0",
+            datadog="sum(last_10m):sum:tpc.telemetry.dropped{*} by "
+            "{service}.as_count() > 0",
+            note="Two windows one after the other: a collector's restart loses some, "
+            "once.",
+        ),
+    ),
 )
 
 KINDS: Final = tuple(k for k in tuple(globals().values()) if isinstance(k, Kind))

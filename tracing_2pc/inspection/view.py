@@ -50,7 +50,7 @@ from tracing_2pc.inspection.findings import (
     find_at_outboxes,
     not_read,
 )
-from tracing_2pc.inspection.kinds import Subject
+from tracing_2pc.inspection.kind import Subject
 from tracing_2pc.inspection.participants import (
     ParticipantReport,
     ReadableParticipant,

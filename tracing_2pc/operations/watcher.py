@@ -29,7 +29,7 @@ from tracing_2pc.inspection.diagnosis import (
 )
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
 from tracing_2pc.inspection.findings import find_all
-from tracing_2pc.inspection.kinds import Kind
+from tracing_2pc.inspection.kind import Kind
 from tracing_2pc.inspection.participants import (
     LOG,
     ReadableParticipant,
