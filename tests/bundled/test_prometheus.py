@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,10 +66,34 @@ def test_a_gauge_above_its_bound_is_alerted_on(alert, tmp_path):
         {"expr": fires, "eval_time": f"{at:g}s", "exp_samples": samples}
         for at, samples in times.items()
     ]
-    test = {"interval": "1m", "input_series": [series], "promql_expr_test": expected}
+    assert_rules([series], expected, tmp_path / "test.yml")
+
+
+def assert_rules(
+    series: list[dict[str, str]], expected: list[dict[str, Any]], file: Path
+) -> None:
+    """Have Prometheus say what fires, of series with a sample a minute."""
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": expected}
     document = {"rule_files": [str(RULES)], "evaluation_interval": "15s"}
-    (tmp_path / "test.yml").write_text(yaml.safe_dump({**document, "tests": [test]}))
-    assert "SUCCESS" in checked("promtool", "test", "rules", tmp_path / "test.yml")
+    file.write_text(yaml.safe_dump({**document, "tests": [test]}))
+    assert "SUCCESS" in checked("promtool", "test", "rules", file)
+
+
+def test_what_a_watcher_explains_is_not_told_again(tmp_path):
+    """In doubt for long is an alert where no diagnosis names that participant."""
+    series = [
+        {"series": f'{name}{{job="w", participant="{participant}"{more}}}', "values": v}
+        for name, participant, more, v in (
+            ("tpc_oldest_in_doubt_age_seconds", "ledger", "", "7200x20"),
+            ("tpc_oldest_in_doubt_age_seconds", "notifier", "", "7200x20"),
+            ("tpc_diagnoses", "ledger", ', diagnosis="orphaned"', "1x20"),
+            ("tpc_diagnoses", "notifier", ', diagnosis="orphaned"', "0x20"),
+        )
+    ]
+    fires = 'count by (participant) (ALERTS{alertname="TpcInDoubtLong"})'
+    one = [{"labels": '{participant="notifier"}', "value": 1}]
+    expected = [{"expr": fires, "eval_time": "10m", "exp_samples": one}]
+    assert_rules(series, expected, tmp_path / "test.yml")
 
 
 TESTED = [

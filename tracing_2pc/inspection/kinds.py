@@ -265,6 +265,34 @@ SLOTS: Final = Kind(
     cure="finish what is in doubt, or raise max_prepared_transactions",
     alerts=(_SLOTS, _SLOTS.critical(above=0.95, lasts=SWEEP)),
 )
+IN_DOUBT_LONG: Final = Kind(
+    "in_doubt_long",
+    Subject.GAUGE,
+    "a participant has held a branch prepared for more than an hour, whichever log it "
+    "is of",
+    words="a branch has been in doubt here{age}: it keeps its locks, and a database of "
+    "PostgreSQL cannot vacuum past it",
+    cure="`tracing-2pc ls --unfinished` names it where this log, or our token, may "
+    "know; else whoever runs its job must finish it",
+    alerts=(
+        Alert(
+            "TpcInDoubtLong",
+            "{participant} has held a branch in doubt for {age}",
+            "No watcher says why: it is of a log that none watches, or of a batch "
+            "that may still be written. It keeps its locks, and PostgreSQL cannot "
+            "vacuum past it.",
+            "tpc.oldest_in_doubt_age",
+            3600,
+            promql="""\
+max by (participant) (tpc_oldest_in_doubt_age_seconds) > 3600
+unless on (participant) max by (participant) (tpc:diagnoses) > 0
+""",
+            meter="oldest_in_doubt_age",
+            note="Where a diagnosis names the participant, its alert has said it "
+            "before.",
+        ),
+    ),
+)
 
 # --- of an outbox --------------------------------------------------------------------
 
