@@ -29,7 +29,7 @@ ALERTS: Final = tuple(dict.fromkeys(alert for kind in KINDS for alert in kind.al
 MINUTE: Final = 60.0
 
 
-def say(text: str, alert: Alert, labels: Mapping[str, str]) -> str:
+def sentence(text: str, alert: Alert, labels: Mapping[str, str]) -> str:
     """Return a text for a system that shows no value: the bound stands for it."""
     values = {
         "n": "",
@@ -186,7 +186,7 @@ def monitor(alert: Alert) -> dict[str, Any]:
     if "participant" not in query.partition(" by {")[2]:
         tags["participant"] = tags["service"] = "{{service.name}}"
     tags["job"] = "{{service.name}}"
-    said = say(alert.summary, alert, tags)
+    said = sentence(alert.summary, alert, tags)
     is_missed = "absent" in alert.promql
     return {
         "name": f"{alert.name} ({alert.severity})",
@@ -254,7 +254,7 @@ def alarm(alert: Alert) -> str:
         "application": "an application",
         "diagnosis": "lost or diverged",
     }
-    said = say(alert.summary, alert, entity)
+    said = sentence(alert.summary, alert, entity)
     meter = f"meter_tpc_{alert.meter}"
     minutes = alert.minutes or 1
     expression = f"sum({meter} > 0) >= {minutes}"
@@ -305,7 +305,7 @@ def runbook(text: str) -> str:
     kept = {section.split()[1]: section.rstrip() for section in sections}
     wanted = {alert.name: alert for alert in ALERTS}
     for name, alert in wanted.items():
-        said = say(alert.description, alert, PLAIN)
+        said = sentence(alert.description, alert, PLAIN)
         kept.setdefault(name, f"### {name}\n\n*Means:* {said}")
     there = [section for name, section in kept.items() if name in wanted]
     return start + "\n\n".join(there) + "\n"
@@ -345,6 +345,6 @@ FILES: Final[Mapping[str, Callable[[str], str]]] = {
 
 
 if __name__ == "__main__":
-    for file, made in FILES.items():
+    for file, render in FILES.items():
         path = ROOT / file
-        path.write_text(made(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(render(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from dashboards.write import ALERTS, PLAIN, say
+from dashboards.write import ALERTS, PLAIN, sentence
 from tracing_2pc.inspection.kind import Alert
 
 HERE: Final = '{job=~"$job", participant=~"$participant"}'
@@ -46,7 +46,7 @@ def wrong(alert: Alert) -> Panel:
     title = alert.where.replace("|", " or ").replace("_", " ").capitalize()
     most = f"sum({diagnosed(alert.where, 'job, participant, diagnosis')})"
     query = Query(most, title.lower())
-    description = say(alert.description, alert, PLAIN)
+    description = sentence(alert.description, alert, PLAIN)
     return Panel(title, description, "none", (query,), "stat", red=1)
 
 

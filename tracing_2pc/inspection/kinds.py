@@ -20,7 +20,7 @@ from tracing_2pc.inspection.kind import (
 )
 
 _EXPLAIN: Final = "`tracing-2pc explain {transaction}` says what is safe"
-_FIVE: Final = 300.0  # seconds
+_FIVE_MINUTES: Final = 300.0
 
 _LOST_OR_DIVERGED: Final = Alert(
     "TpcLostOrDiverged",
@@ -62,7 +62,7 @@ _SLOTS: Final = Alert(
     "tpc.prepared_slots.used",
     0.8,
     "tpc.prepared_slots.max",
-    lasts=_FIVE,
+    lasts=_FIVE_MINUTES,
 )
 _OUTBOX_OLD: Final = Alert(
     "TpcOutboxOld",
@@ -375,7 +375,7 @@ POSITION_UNREADABLE: Final = Kind(
             "The broker does not say what is published. What is committed is kept, and "
             "published once it does.",
             "tpc.relay.unreadable_age",
-            above=_FIVE,
+            above=_FIVE_MINUTES,
             meter="relay_unreadable_age",
         ),
     ),
@@ -394,7 +394,7 @@ NOT_PUBLISHED: Final = Kind(
             "It is kept, and tried again. What the application commits after it waits "
             "too; others go on: tracing-2pc outbox ls.",
             "tpc.relay.refused",
-            lasts=_FIVE,
+            lasts=_FIVE_MINUTES,
             meter="relay_refused",
         ),
     ),
@@ -414,7 +414,7 @@ EVENTS_NOT_READ: Final = Kind(
             "has committed them: tracing-2pc inbox ls.",
             "tpc.inbox.oldest_age",
             900,
-            lasts=_FIVE,
+            lasts=_FIVE_MINUTES,
             meter="inbox_oldest_age",
         ),
     ),
@@ -430,7 +430,7 @@ COMMITS_FAILING: Final = Kind(
             "More than half of the requests to commit were refused, or found nobody. "
             "Each batch waits for its commits.",
             above=0.5,
-            lasts=_FIVE,
+            lasts=_FIVE_MINUTES,
             promql="""\
 sum by (participant) (rate(tpc_commit_attempts_total{result!="ok"}[5m]))
   / sum by (participant) (rate(tpc_commit_attempts_total[5m])) > 0.5
@@ -445,7 +445,7 @@ sum by (participant) (rate(tpc_commit_attempts_total{result!="ok"}[5m]))
             "Every request to commit of the last 15 min was refused, or found nobody. "
             "Each batch waits for its commits.",
             severity=Severity.CRITICAL,
-            lasts=_FIVE,
+            lasts=_FIVE_MINUTES,
             promql="""\
 sum by (participant) (rate(tpc_commit_attempts_total{result!="ok"}[15m])) > 0
 unless sum by (participant) (rate(tpc_commit_attempts_total{result="ok"}[15m])) > 0
@@ -466,7 +466,7 @@ NOTHING_COMMITS: Final = Kind(
             "Batches begin, and for longer than the transaction timeout (15 min) none "
             "of them was committed there.",
             severity=Severity.CRITICAL,
-            lasts=_FIVE,
+            lasts=_FIVE_MINUTES,
             promql="""\
 sum by (participant) (increase(tpc_phase_duration_seconds_count{phase="prepare", result="ok"}[20m])) > 0
 unless sum by (participant) (increase(tpc_phase_duration_seconds_count{phase="commit", result="ok"}[20m])) > 0
@@ -493,7 +493,7 @@ LOG_SLOW: Final = Kind(
             "its decision to be on disk.",
             above=1,
             by=("job",),
-            lasts=_FIVE,
+            lasts=_FIVE_MINUTES,
             promql="""\
 histogram_quantile(0.99, sum by (job, le) (rate(tpc_decision_log_write_seconds_bucket[10m]))) > 1
 and on (job) (
