@@ -55,6 +55,10 @@ def test_only_what_needs_no_session_is_open(app):
     routes = {rule.rule for rule in app.url_map.iter_rules()}
     assert routes == {
         "/",
+        "/actions",
+        "/actions/<slug>",
+        "/actions/<slug>/confirm",
+        "/actions/<slug>/do",
         "/applications/<name>",
         "/health/live",
         "/incidents",
@@ -89,6 +93,7 @@ def test_every_route_for_everybody(at, mailer, who):
     if who == "nobody":
         person.csrf = csrf_in(text_of(person.client.get("/login")))
     values = {"id_": STUCK, "key": MAILED, "participant": "mailer", "name": "ledger"}
+    values["slug"] = "forget"
     acting = {"option": "again", "reason": "r"}
     paths = []
     with app.test_request_context():
@@ -170,6 +175,8 @@ def test_logging_in_leads_to_where_one_wanted_to_go(app):
         (f"/transactions/{STUCK}", f"/transactions/{STUCK}"),
         ("/refused", "/refused"),
         ("/refused/mailer/orders.7.1.0.1.0", "/refused/mailer/orders.7.1.0.1.0"),
+        ("/actions/forget", "/actions/forget"),
+        ("/actions/forget/do", "/"),
         ("/refused//evil.example", "/"),
         ("/refused/../x", "/"),
         ("//evil.example/", "/"),

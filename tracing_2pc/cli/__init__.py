@@ -50,11 +50,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = rest
     write_to_stderr()
     try:
-        module = importlib.import_module(
-            f"tracing_2pc.cli.{options.command.replace('-', '_')}"
-        )
+        action = getattr(options, "does", None)
+        name = "acting" if action else options.command.replace("-", "_")
+        module = importlib.import_module(f"tracing_2pc.cli.{name}")
         code: int
-        if options.command in {"init", "new", "demo", "inbox"}:  # they need no settings
+        if action is not None:
+            code = module.run(options, action)
+        elif options.command in {
+            "init",
+            "new",
+            "demo",
+            "inbox",
+        }:  # they need no settings
             code = module.run(options)
         else:
             code = module.run(options, Settings.load(options.config, log=options.log))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from tracing_2pc.cli import terminal
 from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.terminal import (
     confirmed,
@@ -15,9 +18,113 @@ from tracing_2pc.cli.terminal import (
     raise_if_no_terminal,
     safe,
 )
-from tracing_2pc.inspection.actions import Action
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.core.ports import Clock, SystemClock
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.actions import Advice
+from tracing_2pc.operations.actions.action import (
+    YES,
+    Action,
+    Consent,
+    Done,
+    Preview,
+    Reason,
+)
+from tracing_2pc.operations.actions.action import Act as PreparedAct
 from tracing_2pc.operations.acts import Act
+from tracing_2pc.operations.recover import deliver
 from tracing_2pc.operations.resolve import check_reason, signature
+from tracing_2pc.operations.wiring import open_configured_log, open_participants
+from tracing_2pc.protocol.recovery import RecoveryResult
+
+
+class _Terminal:
+    """Opens what an action asks for, when it asks."""
+
+    def __init__(self, options: argparse.Namespace, stack: contextlib.ExitStack):
+        self._options = options
+        self._stack = stack
+        self.clock: Clock = SystemClock()
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        return Settings.load(self._options.config, log=self._options.log)
+
+    @functools.cached_property
+    def log(self) -> OperatorLog:
+        return self._stack.enter_context(open_configured_log(self.settings))
+
+    @functools.cached_property
+    def participants(self) -> Mapping[str, RemoteParticipant]:
+        return open_participants(self.settings)
+
+    def deliver(self, record: TransactionRecord) -> RecoveryResult:
+        return deliver(self.log, self.settings, record)
+
+    def asking(self, names: Iterable[str]) -> contextlib.AbstractContextManager[object]:
+        return terminal.asking(names)
+
+    def progress(self, text: str) -> None:
+        terminal.progress(text)
+
+
+def run(options: argparse.Namespace, action: Action) -> int:
+    """Do what a person has typed, once that is agreed to; 1 if not all of it is done.
+
+    What is given is checked, shown, asked about, signed and done, in this order.
+    """
+    by_key = {argument.name: argument.key for argument in action.arguments}
+    typed = {name: getattr(options, key) for name, key in by_key.items()}
+    given = {n: YES if text is True else str(text) for n, text in typed.items() if text}
+    is_told = action.consent is not Consent.ASKED
+    reason = "" if action.reason is Reason.NOT_KEPT else options.reason
+    if reason or (action.reason is Reason.NEEDED and (options.yes or not is_told)):
+        reason = check_reason(reason)
+    with contextlib.ExitStack() as stack:
+        act = action.prepare(_Terminal(options, stack), given)
+        act.check()
+        if getattr(options, "dry_run", False) or (
+            action.consent is Consent.ONLY_BY_YES and not options.yes
+        ):
+            told = act.preview().told
+            return _print_all(options, [told] if told else [])
+        if not (is_told or options.yes or _is_agreed(act)):
+            return LEFT
+        return _print_all(options, act.run(signature(), reason))
+
+
+def _is_agreed(act: PreparedAct) -> bool:
+    """Ask, unless nothing is left to do; without a terminal `--yes` is needed."""
+    preview = act.preview()
+    if preview.gone:
+        return True
+    raise_if_no_terminal(act.first or preview.advice.effect)
+    print("\n".join(_describe(preview)), file=sys.stderr)
+    if preview.advice.safe:  # it costs nothing, so no number shows that it was read
+        return confirmed("Do it? Type y, or yes:", ["y", "yes", act.number])
+    question = f"Do it? Type {act.numbered}, {act.number}, or yes:"
+    return confirmed(question, [act.number, "yes"])
+
+
+def _describe(preview: Preview) -> Iterator[str]:
+    for term, text in preview.facts:
+        yield from prose(f"{term}: {text}", "  ")
+    yield from describe_action(preview.advice)
+
+
+def _print_all(options: argparse.Namespace, parts: Iterable[Done]) -> int:
+    """Print what came of it, part by part, for persons or for programs."""
+    code = DONE
+    for done in parts:
+        if not options.json:
+            print("\n".join(safe(line, 2000) for line in (done.text, *done.more)))
+        elif done.item is not None:
+            print_item(options, done.item, "")
+        sys.stdout.flush()
+        code = code if done.well else LEFT
+    return code
 
 
 def perform(
@@ -56,7 +163,7 @@ def describe_act(act: Act) -> Iterator[str]:
     yield from describe_action(act.action)
 
 
-def describe_action(action: Action) -> Iterator[str]:
+def describe_action(action: Advice) -> Iterator[str]:
     """Return a command, what it does, and what it costs."""
     word, colour = ("safe", "green") if action.safe else ("FORCED", "red")
     yield paint(f"  {word}: {safe(action.command)}", colour)

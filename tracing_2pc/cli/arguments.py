@@ -15,6 +15,8 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.settings import seconds
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inspection.wording import parse_time
+from tracing_2pc.operations.actions import ACTIONS
+from tracing_2pc.operations.actions.action import Action, Argument, Consent, Reason
 
 DONE, LEFT, USAGE = 0, 1, 2
 
@@ -42,7 +44,6 @@ EXAMPLES: Final = {
     "advise": ("advise --application orders --recover-within 60s",),
     "watch": ("watch --recover --listen 127.0.0.1:9095", "watch --once"),
     "console": ("console --listen 127.0.0.1:8090 --tokens-file tokens",),
-    "recover": ("recover --application orders",),
     "resolve": (
         'resolve orders.7.1 --commit --reason "the ledger is up again"',
         'resolve orders.7.1 --conclude mixed --reason "restored from a backup"',
@@ -53,7 +54,6 @@ EXAMPLES: Final = {
         'outbox drop orders.7.1.0.1.0 --reason "the partner has it by phone"',
     ),
     "inbox": ("inbox ls --inbox env:INBOX_DATABASE",),
-    "forget": ("forget --application orders --before 7d --dry-run",),
     "adopt": ("adopt --application orders --checkpoint /data/checkpoints/orders",),
     "launch": ("launch job.yaml --dry-run", "launch job.yaml --again"),
     "serve": (
@@ -68,6 +68,7 @@ EXAMPLES: Final = {
         "init --participants ledger=http://127.0.0.1:8081",
         "init --application orders --from-batch 42",
     ),
+    **{action.name: action.examples for action in ACTIONS},
 }
 """What a person may type, by command."""
 
@@ -113,6 +114,8 @@ def parser() -> _Parser:
         )
 
     _add_reading(add)
+    for action in ACTIONS:
+        _add_action(add(action.name, action.about), action)
     _add_deciding(add)
     _add_outbox(add)
     _add_inbox(add)
@@ -146,6 +149,46 @@ def _add_transaction(command: argparse.ArgumentParser) -> None:
 def _add_yes(command: argparse.ArgumentParser) -> None:
     about = "don't ask; needed without a terminal"
     command.add_argument("--yes", help=about, action="store_true")
+
+
+def _add_action(command: argparse.ArgumentParser, action: Action) -> None:
+    """Add what an action takes, as it declares it."""
+    command.set_defaults(does=action)
+    for argument in action.arguments:
+        _add_argument(command, argument)
+    if action.reason is not Reason.NOT_KEPT:
+        is_asked = action.consent is Consent.ASKED
+        about = "one line, kept with it" + ("" if is_asked else "; with --yes")
+        required = is_asked and action.reason is Reason.NEEDED
+        command.add_argument("--reason", required=required, default="", help=about)
+    if action.can_rehearse:
+        about = "only say what would be done"
+        command.add_argument("--dry-run", action="store_true", help=about)
+    if action.consent is Consent.ASKED:
+        _add_yes(command)
+    elif action.consent is Consent.ONLY_BY_YES:
+        about = "write it; without, only say what would be written"
+        command.add_argument("--yes", help=about, action="store_true")
+
+
+def _add_argument(command: argparse.ArgumentParser, argument: Argument) -> None:
+    def check(text: str) -> str:
+        argument.read(text)
+        return text
+
+    name, about, read = f"--{argument.name}", argument.about, _said(check)
+    metavar = argument.metavar
+    if argument.positional:
+        command.add_argument(argument.key, help=about, type=read, metavar=metavar)
+    else:
+        command.add_argument(
+            name,
+            help=about,
+            type=read,
+            metavar=metavar,
+            required=argument.required,
+            default=argument.default or None,
+        )
 
 
 def _add_reading(add: Add) -> None:
@@ -225,9 +268,6 @@ def _add_reading(add: Add) -> None:
 
 
 def _add_deciding(add: Add) -> None:
-    add("recover", "finish what is decided, without Spark").add_argument(
-        "--application", help="only this one"
-    )
     resolve = add("resolve", "decide by hand; signed, and kept in the audit")
     _add_transaction(resolve)
     _add_yes(resolve)
@@ -311,18 +351,6 @@ def _add_inbox(add: Add) -> None:
 
 
 def _add_keeping(add: Add) -> None:
-    forget = add("forget", "drop old finished transactions from the log")
-    _add_yes(forget)
-    forget.add_argument("--application", required=True, help="its transactions")
-    forget.add_argument(
-        "--before",
-        type=_said(seconds),
-        required=True,
-        metavar="AGE",
-        help="finished so long ago or longer, as in 7d",
-    )
-    forget.add_argument("--dry-run", action="store_true", help="only count them")
-
     adopt = add("adopt", "take over a query whose decision log is lost")
     adopt.add_argument("--application", required=True, help="its name in the job")
     about = "its checkpoint's folder on this machine"

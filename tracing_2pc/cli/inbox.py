@@ -11,7 +11,7 @@ from tracing_2pc.cli.arguments import DONE
 from tracing_2pc.cli.terminal import paint, print_item, table
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.inbox import Inbox
-from tracing_2pc.inspection.actions import Action
+from tracing_2pc.inspection.actions import Advice
 from tracing_2pc.inspection.wording import format_count, format_duration
 from tracing_2pc.operations.acts import Act, Done
 
@@ -71,7 +71,7 @@ def _retire(options: argparse.Namespace, inbox: Inbox) -> int:
     act = Act(
         "retire",
         "Retire",
-        Action(
+        Advice(
             "tracing-2pc inbox retire",
             safe=False,
             effect=f"{what} will not be kept for it; its query ends where one is gone",
@@ -97,7 +97,7 @@ def _keep(options: argparse.Namespace, inbox: Inbox) -> int:
     act = Act(
         "keep",
         "Keep",
-        Action(
+        Advice(
             "tracing-2pc inbox keep",
             safe=False,
             effect=f"{inbox.name} keeps {what} after every reader has committed them; "

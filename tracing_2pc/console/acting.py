@@ -106,5 +106,16 @@ def _reason(act: Act) -> str:
 def _page(subject: str, act: Act, reason: str, wrong: str | None = None) -> str:
     page = request.path.rpartition("/")[0]
     return render_template(
-        "confirm.html", subject=subject, act=act, page=page, reason=reason, wrong=wrong
+        "confirm.html",
+        title=act.title,
+        subject=subject,
+        known=act.facts,
+        advice=act.action,
+        number=act.number,
+        numbered=act.numbered,
+        hidden={"option": act.name, "fingerprint": act.fingerprint},
+        to=f"{page}/resolve",
+        back=page,
+        reason=reason,
+        wrong=wrong,
     )

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import PathConverter
 
+from tracing_2pc.console.actions import ActionPages
 from tracing_2pc.console.board import describe_place
 from tracing_2pc.console.history import HistoryPages
 from tracing_2pc.console.login import LoginPages
@@ -95,6 +96,7 @@ def console(sources: ConsoleSources, gate: Gate) -> Flask:
     app.register_blueprint(HistoryPages(state))
     app.register_blueprint(RefusedPages(state))
     app.register_blueprint(RefusedBatchPages(state))
+    app.register_blueprint(ActionPages(state))
     app.before_request(_check_query)
     app.register_error_handler(Exception, _refuse)
     app.after_request(_protect)

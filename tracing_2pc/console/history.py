@@ -10,7 +10,8 @@ from flask import redirect, render_template, request, url_for
 from flask.blueprints import Blueprint
 from flask.typing import ResponseReturnValue
 
-from tracing_2pc.console.login import current_session
+from tracing_2pc.console.actions import forms_about
+from tracing_2pc.console.login import current_session, page
 from tracing_2pc.console.pages import read_id, render_board
 from tracing_2pc.console.reports import incidents, measured
 from tracing_2pc.console.state import ConsoleState
@@ -49,26 +50,27 @@ class HistoryPages(Blueprint):
         self.get("/incidents")(self.incidents)
         self.get("/transactions/<id_>/in/<name>")(self.elsewhere)
 
+    @page
     def search(self) -> ResponseReturnValue:
         """List what the fields let through, newest first; an id leads to its page."""
         session, sources = current_session(), self._state.sources
         asked = {name: request.args.get(name, "").strip() for name in _FIELDS + _TIMES}
         if bound := session.caller.application:
             asked["application"] = bound
-        page, wrong, oldest_first = TransactionPage([], ()), "", False
+        rows, wrong, oldest_first = TransactionPage([], ()), "", False
         now = sources.clock.now()
         try:
             if asked["id"]:
                 id_ = str(TransactionId.parse(asked["id"]))
                 return redirect(url_for("pages.transaction", id_=id_), 303)
             chosen = _filter_of(asked, now)
-            oldest_first, page = chosen.open_only, sources.log.search(chosen)
+            oldest_first, rows = chosen.open_only, sources.log.search(chosen)
         except ValueError as error:
             wrong = str(error)
-        beyond = ",".join(map(str, page.beyond))
+        beyond = ",".join(map(str, rows.beyond))
         return render_template(
             "search.html",
-            page=page,
+            page=rows,
             wrong=wrong,
             asked=asked,
             next=beyond and f"?{urlencode({**asked, 'beyond': beyond})}",
@@ -79,6 +81,7 @@ class HistoryPages(Blueprint):
             now=now,
         ), (400 if wrong else 200)
 
+    @page
     def application(self, name: str) -> ResponseReturnValue:
         """Show what the first page has, of one application; and how it does of late."""
         sources = self._state.sources
@@ -87,6 +90,7 @@ class HistoryPages(Blueprint):
             raise Problem(404, f"the log knows no application {name[:60]!r}")
         return render_board(self._state, name, self._state.reports.get(name))
 
+    @page
     def participant(self, name: str) -> ResponseReturnValue:
         """Show how a participant is, what it holds, and how soon it acknowledges."""
         bound, sources = current_session().caller.application, self._state.sources
@@ -120,9 +124,11 @@ class HistoryPages(Blueprint):
                 for one in listing.requests
             ),
             answers=self._state.answers.get((name, bound)),
+            forms=forms_about("participant"),
             most=ROWS,
         )
 
+    @page
     def incidents(self) -> ResponseReturnValue:
         """List what persons have ended, newest first, by pages."""
         bound, sources = current_session().caller.application, self._state.sources

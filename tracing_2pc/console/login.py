@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import re
 import secrets
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from flask import Blueprint, g, redirect, render_template, request, session, url_for
+from flask import (
+    Blueprint,
+    current_app,
+    g,
+    redirect,
+    render_template,
+    request,
+    session,
+    url_for,
+)
 from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
 
 from tracing_2pc.console.sessions import Session, Sessions, Throttle
 from tracing_2pc.core.access import Caller, Gate, Role
 from tracing_2pc.core.errors import RefusalError
-from tracing_2pc.core.model import TransactionId
 from tracing_2pc.wire.auth import is_forwarded
 from tracing_2pc.wire.error_responses import Problem
 from tracing_2pc.wire.serving import is_loopback_name
@@ -24,9 +33,16 @@ LONGEST_NAME: Final = 80
 
 _OPEN: Final = frozenset({"static", "live"})
 _ENTRY: Final = frozenset({"login.log_in", "login.form"})
-_PAGE: Final = re.compile(
-    r"/search|/incidents|/(applications|participants)/[A-Za-z0-9_-]{1,40}|/refused(/[A-Za-z0-9][A-Za-z0-9._-]*/[a-z0-9.-]+)?"
-)
+View = TypeVar("View", bound=Callable[..., ResponseReturnValue])
+
+
+def page(view: View) -> View:
+    """Mark a page to which whoever logs in is led, if it was asked for.
+
+    All others lead to the first page.
+    """
+    view.is_page = True  # type: ignore[attr-defined]
+    return view
 
 
 class LoginPages(Blueprint):
@@ -181,11 +197,11 @@ def _is_from_here() -> bool:
 
 
 def _known(path: str) -> str | None:
-    """Return a path of ours that a session may begin at; nothing else is followed."""
-    if len(path) < 400 and _PAGE.fullmatch(path):
-        return path
-    name = path.removeprefix("/transactions/")
+    """Return the path of a page of ours, where a session may begin; else None."""
+    urls = current_app.url_map.bind("localhost")
     try:
-        return f"/transactions/{TransactionId.parse(name)}" if name != path else None
-    except ValueError:
+        endpoint, values = urls.match(path, "GET")
+    except HTTPException:
         return None
+    is_page = getattr(current_app.view_functions[endpoint], "is_page", False)
+    return url_for(endpoint, **values) if is_page and len(path) < 400 else None

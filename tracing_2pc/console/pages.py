@@ -8,7 +8,8 @@ from flask import render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from tracing_2pc.console.acting import ActingPages
-from tracing_2pc.console.login import current_session
+from tracing_2pc.console.actions import forms_about
+from tracing_2pc.console.login import current_session, page
 from tracing_2pc.console.reports import ApplicationReport
 from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.console.waterfall import waterfall
@@ -39,17 +40,17 @@ class Pages(ActingPages):
         """Show what is unfinished, the last hour, and what was finished."""
         return render_board(self._state, current_session().caller.application)
 
+    @page
     def transaction(self, id_: str) -> ResponseReturnValue:
         """Show all that is known of one transaction; the log alone if others wait."""
-        transaction, session = read_id(id_), current_session()
+        transaction = read_id(id_)
         with self._state.asking() as free:
             view = self._state.views.get((transaction, free))
-        notice, session.notice = session.notice, None
         links = self._state.sources.settings.links
         unknown = _is_unknown(view)
         verdicts = [f.verdict for f in view.wrong if f.verdict is not None]
         worst = () if view.finished else verdicts[:1]
-        page = render_template(
+        shown = render_template(
             "transaction.html",
             view=view,
             alone=not free,
@@ -62,11 +63,10 @@ class Pages(ActingPages):
             links=links_of(links, view.transaction, view.trace),
             acts=list(acts_about(self._state.sources, view)),
             longest=LONGEST_REASON,
-            notice=notice,
             most=LINES,
             now=view.at,
         )
-        return page, 404 if unknown else 200
+        return shown, 404 if unknown else 200
 
     def acts(self, **path: str) -> tuple[str, str, list[Act]]:
         """Return them from a view that is new."""
@@ -99,6 +99,7 @@ def render_board(
         now=state.sources.clock.now(),
         alone=not state.sources.participants,
         places=() if report else places_of(state.sources.settings.links),
+        forms=forms_about("application"),
     )
 
 

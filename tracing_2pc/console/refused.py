@@ -8,7 +8,7 @@ from flask import render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from tracing_2pc.console.acting import ActingPages
-from tracing_2pc.console.login import current_session
+from tracing_2pc.console.login import current_session, page
 from tracing_2pc.console.pages import read_id
 from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.core.log_reader import MOST
@@ -44,15 +44,16 @@ class RefusedPages(ActingPages):
         self.get("/refused")(self.requests)
         self.get(one)(self.request)
 
+    @page
     def requests(self) -> ResponseReturnValue:
         """List the oldest of each outbox; who gives no list hides no other."""
         session = current_session()
         with self._state.asking() as free:
             bound = session.caller.application
             refused = self._state.refused.get(bound) if free else None
-        notice, session.notice = session.notice, None
-        return render_template("refused.html", refused=refused, notice=notice)
+        return render_template("refused.html", refused=refused)
 
+    @page
     def request(self, participant: str, key: str) -> ResponseReturnValue:
         """Show one request, and what can be done with it."""
         read = self._read(participant, key)
@@ -120,6 +121,7 @@ class RefusedBatchPages(ActingPages):
         super().__init__("refused_batch", state, all_of)
         self.get(all_of)(self.batch)
 
+    @page
     def batch(self, participant: str, id_: str) -> ResponseReturnValue:
         """Show what would be sent again."""
         with self._state.asking() as free:

@@ -50,6 +50,11 @@ class Session:
         """The signature in the audit."""
         return f"{self.name or self.caller.role} at the console"
 
+    def take_notice(self) -> Notice | None:
+        """Return what is to be shown once, which is now."""
+        notice, self.notice = self.notice, None
+        return notice
+
     def raise_if_blind_to(self, application: str) -> None:
         """Refuse an application, as `Problem`, that its token is not for."""
         if (only := self.caller.application) not in (None, application):

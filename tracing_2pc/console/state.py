@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, NoReturn
 
@@ -72,6 +72,13 @@ class ConsoleSources(Reach):
     clock: Clock
     pause: Callable[[float], object] = time.sleep
 
+    def asking(self, names: Iterable[str]) -> contextlib.AbstractContextManager[object]:
+        """Show nothing: the button says that it works."""
+        return contextlib.nullcontext()
+
+    def progress(self, text: str) -> None:
+        """Show nothing, likewise."""
+
 
 class ConsoleState:
     """Reads at most every few seconds, however many browsers ask.
@@ -124,6 +131,14 @@ class ConsoleState:
         self.refused.drop_all()
         self.request.drop_all()
         self.boards.drop_all()
+
+    def drop_all(self) -> None:
+        """Have everything read anew that a person may have changed."""
+        self.views.drop_all()
+        self._logs.drop_all()
+        self.hours.drop_all()
+        self.reports.drop_all()
+        self.drop_refused()
 
     def _board(self, application: str | None) -> Board:
         log, survey = self._logs.get(application), self.survey()

@@ -38,8 +38,8 @@ class NextStep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Action:
-    """What a person can do."""
+class Advice:
+    """What a person is told that can be done, and what that does and costs."""
 
     command: str
     safe: bool  # it can only do what is decided, or what the log's rules allow
@@ -129,7 +129,7 @@ def _retries(context: ActionContext, record: TransactionRecord) -> Iterator[Next
         yield NextStep(what, delivery.retry_at if delivery else None)
 
 
-def actions_for(context: ActionContext) -> tuple[Action, ...]:
+def actions_for(context: ActionContext) -> tuple[Advice, ...]:
     """Return what a person may do, safe things first."""
     record = context.evidence.record
     if record is None or record.finished is not None:
@@ -154,9 +154,9 @@ def _resolve(transaction: TransactionId, options: str) -> str:
     return f"tracing-2pc resolve {transaction} {options} --reason …"
 
 
-def _abort_active(context: ActionContext, record: TransactionRecord) -> Action:
+def _abort_active(context: ActionContext, record: TransactionRecord) -> Advice:
     rows = format_count(sum(r.holds.rows for r in context.in_doubt), "row")
-    return Action(
+    return Advice(
         _resolve(record.id, "--abort"),
         safe=True,
         effect="decides abort, once; its driver, if it runs, is told so and obeys",
@@ -165,15 +165,15 @@ def _abort_active(context: ActionContext, record: TransactionRecord) -> Action:
     )
 
 
-def _go_back(context: ActionContext) -> Iterator[Action]:
+def _go_back(context: ActionContext) -> Iterator[Advice]:
     if context.evidence.passed:
-        yield Action(
+        yield Advice(
             way_back(context.evidence.transaction.batch),
             safe=True,
             effect="lets Spark run its batch again, which is then written in a new "
             "attempt; called with df.limit(0) the callback gives it up",
         )
-        yield Action(
+        yield Advice(
             _resolve(context.evidence.transaction, "--abort"),
             safe=False,
             effect="says no more that it is lost; its stream goes on as above only",
@@ -184,13 +184,13 @@ def _go_back(context: ActionContext) -> Iterator[Action]:
 
 def _bring_back(
     context: ActionContext, record: TransactionRecord | None
-) -> Iterator[Action]:
+) -> Iterator[Advice]:
     """Name who has lost a finished commit: the log has no more to tell them."""
     if record is None or record.decision is not Decision.COMMIT:
         return
     lost = [f for f in context.findings if f.kind is kinds.LOST]
     for name in (name for finding in lost for name in finding.participants):
-        yield Action(
+        yield Advice(
             f"bring the rows of batch {record.id.batch} back at {name}, from its "
             "source or a newer copy of the database",
             safe=True,
@@ -199,12 +199,12 @@ def _bring_back(
         )
 
 
-def _look_after_untold(context: ActionContext) -> Iterator[Action]:
+def _look_after_untold(context: ActionContext) -> Iterator[Advice]:
     """Name what own sinks may still hold, which nothing here can ask about."""
     transaction = context.evidence.transaction
     for delivery in context.evidence.deliveries.values():
         if delivery.untold is not None:
-            yield Action(
+            yield Advice(
                 f"look into what {delivery.participant} keeps of {transaction}",
                 safe=True,
                 effect="finds what was prepared there and is left; nothing here can "
@@ -214,12 +214,12 @@ def _look_after_untold(context: ActionContext) -> Iterator[Action]:
 
 def _finish_decided(
     context: ActionContext, record: TransactionRecord
-) -> Iterator[Action]:
+) -> Iterator[Advice]:
     application, decision = record.id.application, record.decision
     own = [name for name in record.pending if name in record.job_only]
     services = [name for name in record.pending if name not in own]
     if own:
-        yield Action(
+        yield Advice(
             f"start the job of {application}",
             safe=True,
             effect=f"tells its own sink {join_names(own)} to {decision} first; no "
@@ -229,7 +229,7 @@ def _finish_decided(
         return
     against = [name for name in record.pending if name in context.grave]
     then = f"; {join_names(against)} will contradict that, and it is quarantined"
-    yield Action(
+    yield Advice(
         f"tracing-2pc recover --application {application}",
         safe=True,
         effect=f"tells {join_names(services)} to {decision} again"
@@ -238,13 +238,13 @@ def _finish_decided(
     )
 
 
-def _give_up(record: TransactionRecord, name: str) -> Action:
+def _give_up(record: TransactionRecord, name: str) -> Advice:
     rows = sum(receipt.rows for receipt in record.chosen(name))
     cost = [f"what {name} has prepared stays there until it is resolved there"]
     if record.decision is Decision.COMMIT and rows:
         lost = format_count(rows, "row")
         cost = [f"{lost} of the batch may never be committed at {name}", *cost]
-    return Action(
+    return Advice(
         _resolve(record.id, f"--give-up {name}"),
         safe=False,
         effect=f"waits no more for {name}, if it is gone for good; ends as concluded",
@@ -256,17 +256,17 @@ def _give_up(record: TransactionRecord, name: str) -> Action:
 
 def _end_quarantine(
     context: ActionContext, record: TransactionRecord
-) -> Iterator[Action]:
+) -> Iterator[Advice]:
     then = "right where what contradicted it is mended"
     if context.grave:
         then = "it is quarantined again until the participants agree"
-    yield Action(
+    yield Advice(
         _resolve(record.id, f"--{record.decision}"),
         safe=True,
         effect=f"delivers what was decided again; {then}",
         wanted=str(record.decision),
     )
-    yield Action(
+    yield Advice(
         _resolve(record.id, "--conclude mixed|hazard"),
         safe=False,
         effect="closes it as it is; its application may begin; no participant is told",
@@ -297,7 +297,7 @@ def _cost_of_closing(
             yield f"{report.participant} shows {rows_shown} of an aborted batch"
 
 
-def _resolve_orphan(context: ActionContext) -> Iterator[Action]:
+def _resolve_orphan(context: ActionContext) -> Iterator[Advice]:
     record = context.evidence.record
     either = record is None or record.state is TransactionState.CONCLUDED
     decision = record.decision if record else None
@@ -321,7 +321,7 @@ def _resolve_at(
     report: ParticipantReport,
     outcome: Decision,
     cost: str | None = None,
-) -> Action:
+) -> Advice:
     """Return what a person may do at one participant; safe if it costs nothing."""
     name, evidence = report.participant, context.evidence
     verb = "shows" if outcome is Decision.COMMIT else "drops"
@@ -336,7 +336,7 @@ def _resolve_at(
             f"this log does not know application {application}: if another log owns "
             "it, that one may have decided otherwise"
         )
-    return Action(
+    return Advice(
         _resolve(evidence.transaction, f"--at {name} --{outcome}"),
         safe=not cost,
         effect=effect,

@@ -29,8 +29,8 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.actions import (
-    Action,
     ActionContext,
+    Advice,
     NextStep,
     actions_for,
     next_steps,
@@ -132,7 +132,7 @@ class TransactionView:
     left_alone: tuple[str, ...]  # why nothing is diagnosed of what looks wrong
     timeline: tuple[TimelineEvent, ...]
     next: tuple[NextStep, ...]  # what comes by itself
-    actions: tuple[Action, ...]  # what a person may do
+    actions: tuple[Advice, ...]  # what a person may do
     # Every fact of its record that is a word or a number, by name, and the journals of
     # its participants; none without one.
     record: Mapping[str, Any]

@@ -36,7 +36,7 @@ from tracing_2pc.core.states import (
     RelayTrouble,
     RequestState,
 )
-from tracing_2pc.inspection.actions import CONCLUDE, GIVE_UP, Action
+from tracing_2pc.inspection.actions import CONCLUDE, GIVE_UP, Advice
 from tracing_2pc.inspection.findings import export_of_token
 from tracing_2pc.inspection.participants import list_refused
 from tracing_2pc.inspection.summary import summarize
@@ -58,7 +58,6 @@ from tracing_2pc.operations.resolve import (
     resolve_orphan,
 )
 from tracing_2pc.operations.wiring import participant_named
-from tracing_2pc.protocol.delivery import SLICE
 from tracing_2pc.protocol.recovery import RecoveryResult
 from tracing_2pc.tracing.transaction import count_operator_action
 
@@ -84,7 +83,7 @@ class Act:
 
     name: str  # its word in a form: `abort`, `mixed`, `commit@ledger`, `again`
     title: str  # on its button
-    action: Action  # its command, effect and cost
+    action: Advice  # its command, effect and cost
     number: str  # what a person types to agree, and `numbered` what that is
     numbered: str
     run: Run
@@ -146,7 +145,7 @@ def acts_about(reach: Reach, view: TransactionView) -> Iterator[Act]:
             yield dataclasses.replace(act, action=one, title=title, facts=tuple(facts))
 
 
-def _resolutions(action: Action) -> Iterator[tuple[Resolution, Action]]:
+def _resolutions(action: Advice) -> Iterator[tuple[Resolution, Advice]]:
     """Yield what `resolve` is asked for; nothing for another command."""
     if action.wanted == CONCLUDE:
         for word, meaning in _MEANING.items():
@@ -158,7 +157,7 @@ def _resolutions(action: Action) -> Iterator[tuple[Resolution, Action]]:
         yield Decision(action.wanted), action
 
 
-def _title(wanted: Resolution, action: Action, view: TransactionView) -> str:
+def _title(wanted: Resolution, action: Advice, view: TransactionView) -> str:
     if isinstance(wanted, GiveUp):
         return f"Give up {wanted.participant}"
     if not isinstance(wanted, Decision):
@@ -188,7 +187,7 @@ def resolving(
         run, check = _at_one(reach, transaction, wanted, at)
     else:
         raise ConfigurationError("--at goes with --commit or --abort")
-    command = Action(f"tracing-2pc resolve {transaction}", safe=False, effect=name)
+    command = Advice(f"tracing-2pc resolve {transaction}", safe=False, effect=name)
     number = str(transaction.batch)
     return Act(name, name, command, number, "the batch number", run, check)
 
@@ -352,7 +351,7 @@ def act_about_request(
     return Act(
         word,
         _TITLES[word],
-        Action(command, safe=word == "again", effect=effects[word]),
+        Advice(command, safe=word == "again", effect=effects[word]),
         str(key.batch if is_whole else key.row),
         "the batch number" if is_whole else "the row's number",
         run,
@@ -394,7 +393,7 @@ def act_about_batch(
     return Act(
         "again",
         "Send all again",
-        Action(
+        Advice(
             f"tracing-2pc outbox again KEY --participant {name}",
             safe=True,
             effect=f"has {count} sent again: each {REQUEST_ACTS['again']}",
@@ -499,48 +498,3 @@ def facts_of(name: str, found: QuarantinedRequest) -> Iterator[tuple[str, str]]:
     length = format_count(found.length, "character")
     cut = f"the beginning of {length}: " if found.length > len(found.body) else ""
     yield "Body", cut + found.body
-
-
-# --- about the log -------------------------------------------------------------------
-
-
-def forgetting(
-    log: OperatorLog,
-    application: str,
-    before: float,
-    count: int,
-    progress: Callable[[str], object],
-) -> Act:
-    """Return how to drop what finished before a time; `count` were found to be."""
-
-    def run(_who: str, _reason: str) -> Done:
-        gone = 0
-        # In slices: each is durable, and others may work between two.
-        while dropped := log.forget(application, finished_before=before, limit=SLICE):
-            gone += dropped
-            progress(f"{gone} of {count} forgotten")
-        progress("")
-        return forgotten(application, gone, log.forgotten_by_application()[application])
-
-    what = f"{format_count(count, 'transaction')} of {application} will be forgotten"
-    return Act(
-        "forget",
-        "Forget",
-        Action("tracing-2pc forget", safe=False, effect=f"{what}, for ever"),
-        str(count),
-        "their number",
-        run,
-        needs_reason=False,
-    )
-
-
-def forgotten(
-    application: str, count: int, through: int | None, *, dry_run: bool = False
-) -> Done:
-    """Say how many were forgotten, or would be."""
-    item = {"application": application, "forgotten": count, "dry_run": dry_run}
-    word = "would be forgotten" if dry_run else "forgotten"
-    line = f"{format_count(count, 'transaction')} of {application} {word}"
-    shown = "none" if through is None else through
-    item |= {"forgotten_through": through}
-    return Done(f"{line}; forgotten_through {shown}", item)

@@ -1,0 +1,134 @@
+"""The forms of actions that stand by themselves: filled in, confirmed, done."""
+
+from __future__ import annotations
+
+import re
+
+from support.console import (
+    BOUND,
+    DONE,
+    OPERATOR,
+    STUCK,
+    VIEWER,
+    Visitor,
+    console_of,
+    state_of,
+    text_of,
+    visitor,
+)
+from support.texts import texts
+
+from tracing_2pc.console import state
+from tracing_2pc.core.access import TokenGate
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.operations.actions import ACTIONS
+
+TEXTS = texts("console")
+FORMS = [action for action in ACTIONS if action.title]
+
+
+def confirmed(person: Visitor, slug: str, **fields: str) -> dict[str, str]:
+    """Take the first step; return the fields that the page of the second has."""
+    page = text_of(person.post(f"/actions/{slug}/confirm", **fields))
+    named = re.findall(r'name="([\w-]+)" value="([^"]*)"', page.partition("<dl>")[2])
+    return {name: value for name, value in named if name != "csrf"}
+
+
+def test_each_action_has_a_form_with_the_fields_of_its_command(operator):
+    """Listed on one page; of an application, its page leads there with its name."""
+    listed = operator.get("/actions")
+    for action in FORMS:
+        path = f"/actions/{action.slug}"
+        assert f'href="{path}"' in listed
+        page = operator.get(f"{path}?application=orders")
+        for argument in action.arguments:
+            assert (f'name="{argument.name}"' in page) is not argument.terminal_only
+    page = operator.get("/applications/orders")
+    assert 'href="/actions/forget?application=orders"' in page
+    assert 'href="/actions/recover?application=orders"' in page
+
+
+def test_a_viewer_is_shown_no_form_and_does_nothing(viewer, at):
+    """Neither step is taken without an operator's token."""
+    for action in FORMS:
+        path = f"/actions/{action.slug}"
+        page = viewer.get(path)
+        assert f'action="{path}/confirm"' not in page
+        for step in ("confirm", "do"):
+            answer = viewer.post(f"{path}/{step}", application="orders", before="0s")
+            assert answer.status_code == 403
+
+
+def test_what_is_old_is_forgotten_once_its_number_is_typed(operator, at):
+    """The first step counts, and fixes the moment; the number is theirs."""
+    at.up("notifier")
+    operator.resolve(STUCK, "commit")
+    at.time.advance(10)
+    fields = confirmed(operator, "forget", application="orders", before="1s")
+    assert at.log.read(TransactionId.parse(DONE)) is not None
+    answer = operator.post("/actions/forget/do", **fields)
+    assert answer.status_code == 400, "nobody has typed the number"
+    at.time.advance(60)
+    answer = operator.post("/actions/forget/do", **fields, number="1")
+    assert (answer.status_code, answer.location) == (303, "/applications/orders")
+    assert "1 transaction of orders forgotten" in operator.get(answer.location)
+    assert at.log.read(TransactionId.parse(DONE)) is None
+    assert at.log.read(TransactionId.parse(STUCK)) is not None
+    answer = operator.post("/actions/forget/do", **fields, number="0")
+    assert answer.status_code == 303, "sent again, it forgets nothing"
+
+
+def test_what_has_changed_since_is_shown_again(operator, at):
+    """Another one was forgotten meanwhile: the number is another one."""
+    at.up("notifier")
+    operator.resolve(STUCK, "commit")
+    third = at.committing(9)
+    for name in ("ledger", "notifier"):
+        at.commit(third, name)
+    at.log.finish(third)
+    at.time.advance(10)
+    fields = confirmed(operator, "forget", application="orders", before="1s")
+    at.log.forget("orders", finished_before=at.time.now(), limit=1)
+    answer = operator.post("/actions/forget/do", **fields, number="2")
+    assert TEXTS["changed since"] in text_of(answer, 409)
+
+
+def test_nothing_old_is_said_and_a_wrong_field_is_named(operator):
+    """Before anything is asked, and with what it should be."""
+    for fields, code, said in (
+        ({"application": "orders", "before": "9d"}, 409, "nothing of orders finished"),
+        ({"application": "orders", "before": "soon"}, 400, "expected how long ago"),
+        ({"application": "orders"}, 400, "before: say"),
+        ({"application": "nobody", "before": "1s"}, 409, "no application"),
+        ({"application": "No!", "before": "1s"}, 400, "lower-case"),
+    ):
+        answer = operator.post("/actions/forget/confirm", **fields)
+        assert said in text_of(answer, code)
+    assert operator.post("/actions/no-such/confirm").status_code == 404
+
+
+def test_what_is_decided_is_finished_from_the_browser(at, monkeypatch):
+    """As `recover` does, by the settings; what is left is said, and is a warning."""
+    for name in ("LOG_EVERY", "HOURS_EVERY", "VIEW_EVERY"):
+        monkeypatch.setattr(state, name, 0.0)
+    person = visitor(console_of(at), OPERATOR)
+    fields = confirmed(person, "recover", application="orders")
+    answer = person.post("/actions/recover/do", **fields)
+    assert answer.status_code == 303
+    page = person.get(answer.location)
+    assert 'class="notice warning"' in page
+    assert "1 left" in page
+    assert state_of(at, STUCK) is TransactionState.COMMITTING
+
+
+def test_a_bound_token_acts_for_its_application_alone(at):
+    """Another's, and that of all, is refused before anything is read."""
+    gate = TokenGate([f"operator {BOUND} sales", f"viewer {VIEWER}"], "here")
+    person = visitor(console_of(at, gate=gate), BOUND)
+    for fields in ({}, {"application": "orders"}):
+        for step in ("confirm", "do"):
+            answer = person.post(f"/actions/recover/{step}", **fields)
+            assert answer.status_code == 403
+    answer = person.post("/actions/recover/confirm", application="sales")
+    assert answer.status_code == 200

@@ -1,0 +1,206 @@
+"""The form of an action: declared once; terminal and browser only render it.
+
+An `Action` is what a person can do at all, with its arguments. An `Act` is that for
+the arguments which were given: it was looked up, can be shown, and can be done.
+Nothing here changes anything before `Act.run`, and what comes of that is a sentence
+for a person and an object for a program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from tracing_2pc.core.access import Role
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.core.model import TransactionRecord, check_application
+from tracing_2pc.core.ports import Clock
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Word
+from tracing_2pc.inspection.actions import Advice
+from tracing_2pc.protocol.recovery import RecoveryResult
+
+Given: TypeAlias = Mapping[str, str]
+"""Arguments as they were typed, by name. What was not given is absent."""
+
+Read = TypeVar("Read")
+
+YES: Final = "yes"
+"""The value of a flag that was given."""
+
+
+class Reach(Protocol):
+    """What actions work with. A face opens each part when it is first asked for."""
+
+    @property
+    def log(self) -> OperatorLog:
+        """The decision log."""
+
+    @property
+    def participants(self) -> Mapping[str, RemoteParticipant]:
+        """Those that the settings have an address of."""
+
+    @property
+    def settings(self) -> Settings:
+        """What is in force."""
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+
+    @property
+    def deliver(self) -> Callable[[TransactionRecord], RecoveryResult]:
+        """Sends one decision once, now, to all that have not acknowledged it."""
+
+    def asking(self, names: Iterable[str]) -> contextlib.AbstractContextManager[object]:
+        """Show, as long as that lasts, which participants are waited for."""
+
+    def progress(self, text: str) -> None:
+        """Show how far long work is; the next text replaces it."""
+
+
+class Done(NamedTuple):
+    """What came of an act, or a part of it; `well`: all of it is done."""
+
+    text: str
+    item: dict[str, Any] | None = None  # for programs; None: only persons are told
+    well: bool = True
+    more: tuple[str, ...] = ()  # lines that follow the text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preview:
+    """What a person is shown before it is done, and agrees to."""
+
+    advice: Advice  # its command, whether it is safe, effect and cost
+    facts: tuple[tuple[str, str], ...] = ()  # what it is done to: a term and a text
+    seen: tuple[object, ...] = ()  # what must still be so when it is done
+    # Why nothing is left to do; it then only tells what has become of it.
+    gone: str = ""
+    told: Done | None = None  # the same as a report, of `--dry-run`
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Act:
+    """An action for the arguments that were given.
+
+    `run` does it, for who signs and why, and yields what comes of it, part by part.
+    It raises what `check` does, and `TwoPhaseError`. `check` raises
+    `ConfigurationError` or `ContractError` where it is forbidden, and changes nothing.
+    """
+
+    given: Given
+    title: str  # on its button
+    number: str  # what a person types to agree, and `numbered` what that is
+    numbered: str
+    preview: Callable[[], Preview]
+    run: Callable[[str, str], Iterable[Done]]
+    check: Callable[[], object] = lambda: None
+    first: str = ""  # what to know before `--yes`; else its effect
+
+
+def fingerprint(act: Act, preview: Preview) -> str:
+    """Return a digest of what a person has agreed to: to see that it has changed."""
+    advice = preview.advice
+    agreed = (sorted(act.given.items()), advice.effect, advice.safe, *advice.cost)
+    shown = repr((act.title, agreed, preview.seen))
+    return hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Argument:
+    """A word of a command, or a field of a form."""
+
+    name: str  # as in `before`: the option `--before`, unless it is positional
+    about: str
+    read: Callable[[str], object] = str  # raises `ValueError` for what it cannot be
+    positional: bool = False
+    required: bool = False
+    metavar: str | None = None
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    is_flag: bool = False
+    one_of: str = ""  # exactly one of those with the same word is given
+    # The browser takes it from nobody: a person there does not name addresses.
+    terminal_only: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name as argparse and forms have it."""
+        return self.name.replace("-", "_")
+
+
+class Consent(Word):
+    """How the terminal has a person agree. The browser always asks once more."""
+
+    ASKED = "asked"  # by a question, or `--yes`
+    NOT_ASKED = "not asked"  # it does only what processes do by themselves
+    ONLY_BY_YES = "only by yes"  # without `--yes` it is shown, and never asked
+
+
+class Reason(Word):
+    """Whether a reason is kept with it, and the name of who did it."""
+
+    NEEDED = "needed"
+    POSSIBLE = "possible"
+    NOT_KEPT = "not kept"
+
+
+def _no_application(_given: Given) -> str | None:
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Action:
+    """Something that a person can do, at the terminal and in the browser."""
+
+    name: str  # the words of its command, as `outbox again`
+    about: str  # in a line, without a capital and a full stop
+    arguments: tuple[Argument, ...]
+    # Looks it up and changes nothing. Raises what is wrong with the arguments:
+    # `ValueError`, `ConfigurationError`, `ContractError`; else `TwoPhaseError`.
+    prepare: Callable[[Reach, Given], Act]
+    title: str = ""  # of its form in the browser; "": only pages about a thing have it
+    reason: Reason = Reason.NEEDED
+    consent: Consent = Consent.ASKED
+    can_rehearse: bool = False  # `--dry-run` shows what would be done
+    role: Role = Role.OPERATOR  # in the browser
+    # Which application it is about, for tokens that are bound to one; None: to all of
+    # them, or not to any.
+    application: Callable[[Given], str | None] = _no_application
+    examples: tuple[str, ...] = ()
+
+    @property
+    def slug(self) -> str:
+        """Its name in an address."""
+        return self.name.replace(" ", "-")
+
+    def takes(self, name: str) -> bool:
+        """Whether it has an argument of this name."""
+        return any(argument.name == name for argument in self.arguments)
+
+    def command(self, given: Given) -> str:
+        """Return the command that does this."""
+        words = ["tracing-2pc", self.name]
+        for argument in self.arguments:
+            if not (value := given.get(argument.name, "")):
+                continue
+            option = [] if argument.positional else [f"--{argument.name}"]
+            words += option if argument.is_flag else [*option, value]
+        if self.reason is Reason.NEEDED:
+            words.append("--reason …")
+        return " ".join(words)
+
+
+def of_application(about: str, *, required: bool = True) -> Argument:
+    """Return the argument that names an application."""
+    return Argument("application", about, check_application, required=required)
+
+
+def application_given(given: Given) -> str | None:
+    """Return the application that was given as an argument, if it can be one."""
+    return given.get("application")
