@@ -22,6 +22,7 @@ from tracing_2pc.console import state
 from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.inbox import Inbox, NewEvent
 from tracing_2pc.operations.actions import ACTIONS
 
 TEXTS = texts("console")
@@ -120,6 +121,26 @@ def test_what_is_decided_is_finished_from_the_browser(at, monkeypatch):
     assert 'class="notice warning"' in page
     assert "1 left" in page
     assert state_of(at, STUCK) is TransactionState.COMMITTING
+
+
+def test_a_reader_of_the_inbox_is_retired(at, operator, tmp_path, monkeypatch):
+    """Of the inbox that the settings name, and of no address that a form has."""
+    monkeypatch.setenv("INBOX_DATABASE", f"sqlite:///{tmp_path}/inbox.db")
+    inbox = Inbox("env:INBOX_DATABASE")
+    inbox.store("shop", [NewEvent(name, "1") for name in "ab"])
+    for reader in ("totals", "audit"):
+        inbox.join(reader, inbox.start())
+    elsewhere = {"reader": "totals", "inbox": f"sqlite:///{tmp_path}/inbox.db"}
+    answer = operator.post("/actions/inbox-retire/confirm", **elsewhere)
+    assert "no inbox" in text_of(answer, 409)
+    operator = visitor(console_of(at, inbox="env:INBOX_DATABASE"), OPERATOR)
+    fields = confirmed(operator, "inbox-retire", reader="totals")
+    inbox.store("shop", [NewEvent("c", "1")])
+    for name, code in (("", 400), ("audit", 400), ("totals", 303)):
+        answer = operator.post("/actions/inbox-retire/do", **fields, number=name)
+        assert answer.status_code == code
+    assert [row.reader for row in inbox.readers()] == ["audit"]
+    inbox.close()
 
 
 def test_a_bound_token_acts_for_its_application_alone(at):

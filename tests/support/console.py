@@ -51,9 +51,12 @@ def console_of(
     pause: Callable[[float], object] = bool,
     environment: str | None = None,
     gate: TokenGate = GATE,
+    inbox: str | None = None,
 ) -> Flask:
     """Make a console that looks at a site, and delivers as `recover` does."""
-    settings = dataclasses.replace(SETTINGS, links=LINKS, environment=environment)
+    settings = dataclasses.replace(
+        SETTINGS, links=LINKS, environment=environment, inbox=inbox
+    )
 
     def send(record: TransactionRecord) -> RecoveryResult:
         urls = {name: one.url for name, one in at.observed.items()}  # type: ignore[attr-defined]

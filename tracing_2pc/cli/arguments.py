@@ -17,6 +17,7 @@ from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inspection.wording import parse_time
 from tracing_2pc.operations.actions import ACTIONS
 from tracing_2pc.operations.actions.action import Action, Argument, Consent, Reason
+from tracing_2pc.operations.actions.inbox import WHICH
 
 DONE, LEFT, USAGE = 0, 1, 2
 
@@ -30,7 +31,7 @@ With --json: one object, or one per line; later releases only add fields.
 Colours on a terminal only, and never with NO_COLOR.
 manual: docs/cli.md; by `make docs-serve`, http://127.0.0.1:8000/cli.html"""
 
-EXAMPLES: Final = {
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "": ("check", "ls --unfinished", "explain orders.7.1", "outbox ls"),
     "ls": ("ls --unfinished", "ls --application orders --older-than 5m"),
     "show": ("show orders.7.1",),
@@ -68,9 +69,11 @@ EXAMPLES: Final = {
         "init --participants ledger=http://127.0.0.1:8081",
         "init --application orders --from-batch 42",
     ),
-    **{action.name: action.examples for action in ACTIONS},
 }
 """What a person may type, by command."""
+for _action in ACTIONS:
+    _command = _action.name.partition(" ")[0]
+    EXAMPLES[_command] = (*EXAMPLES.get(_command, ()), *_action.examples)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -114,11 +117,12 @@ def parser() -> _Parser:
         )
 
     _add_reading(add)
-    for action in ACTIONS:
-        _add_action(add(action.name, action.about), action)
     _add_deciding(add)
     _add_outbox(add)
-    _add_inbox(add)
+    groups = {"": add, "inbox": _add_inbox(add)}
+    for action in ACTIONS:
+        group, _, word = action.name.rpartition(" ")
+        _add_action(groups[group](word, action.about), action)
     _add_keeping(add)
     _add_launching(add)
     _add_serving(add)
@@ -328,26 +332,18 @@ def _add_outbox(add: Add) -> None:
         action.add_argument("--participant", metavar="NAME", help="only at this one")
 
 
-def _add_inbox(add: Add) -> None:
+def _add_inbox(add: Add) -> Add:
     inbox = add("inbox", "list who reads a gateway's inbox; give one up; keep less")
     actions = inbox.add_subparsers(metavar="action", required=True, dest="action")
     common = _common(argparse.SUPPRESS)
-    ls = actions.add_parser("ls", parents=[common], help="list its readers")
-    about = "keep no event for this one any more"
-    retire = actions.add_parser("retire", parents=[common], help=about)
-    retire.add_argument("reader", help="its name, as ls shows it")
-    _add_yes(retire)
-    about = "say for how long events and ids are kept"
-    keep = actions.add_parser("keep", parents=[common], help=about)
-    for name, of in (("--keep", "events"), ("--ids", "their ids")):
-        about = f"of {of}, as 7d; by default as before"
-        keep.add_argument(name, type=_said(seconds), metavar="TIME", help=about)
-    _add_yes(keep)
-    for action in (ls, retire, keep):
-        about = "URL of its database, or env:NAME"
-        action.add_argument("--inbox", required=True, metavar="URL", help=about)
-        about = "of the inbox; default: events"
-        action.add_argument("--name", default="events", help=about)
+
+    def add_action(word: str, about: str) -> argparse.ArgumentParser:
+        return actions.add_parser(word, parents=[common], help=about)
+
+    ls = add_action("ls", "list its readers")
+    for argument in WHICH:
+        _add_argument(ls, argument)
+    return add_action
 
 
 def _add_keeping(add: Add) -> None:

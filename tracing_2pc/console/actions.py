@@ -182,10 +182,11 @@ def _reason(action: Action) -> str:
 def _confirmation(
     action: Action, act: Act, preview: Preview, reason: str, wrong: str | None = None
 ) -> str:
+    texts = (act.given.get(argument.name) for argument in action.arguments)
     return render_template(
         "confirm.html",
         title=act.title,
-        subject=act.given.get("application", "all applications"),
+        subject=next(filter(None, texts), "all applications"),
         known=preview.facts,
         advice=preview.advice,
         number=act.number,

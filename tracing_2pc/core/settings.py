@@ -134,6 +134,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _reference(value: Any) -> str:
+    if not is_reference(text := _text(value)):  # it may hold a password: not shown
+        raise ValueError("expected env:NAME or file:PATH, which holds the URL")
+    return text
+
+
 def _label(value: Any) -> str:
     text = _text(value).strip()
     if not 0 < len(text) <= 40 or not text.isprintable():
@@ -181,6 +187,8 @@ class Settings:
     # Where traces are asked for, by the name of a link that only a browser can reach.
     trace_apis: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: str | None = None  # what a person calls this: on each page, at log-in
+    # Reference to the URL of a gateway's inbox: `env:NAME` or `file:PATH`.
+    inbox: str | None = None
     origins: Mapping[str, str] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
@@ -297,6 +305,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "links": _links,
     "trace_apis": _trace_apis,
     "environment": _label,
+    "inbox": _reference,
     **{f.name: seconds for f in dataclasses.fields(Settings) if f.type == "float"},
 }
 

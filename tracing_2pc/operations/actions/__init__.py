@@ -11,7 +11,8 @@ from typing import Final
 
 from tracing_2pc.operations.actions.action import Action
 from tracing_2pc.operations.actions.forget import FORGET
+from tracing_2pc.operations.actions.inbox import KEEP, RETIRE
 from tracing_2pc.operations.actions.recover import RECOVER
 
-ACTIONS: Final[tuple[Action, ...]] = (RECOVER, FORGET)
+ACTIONS: Final[tuple[Action, ...]] = (RECOVER, RETIRE, KEEP, FORGET)
 """All of them, in the order of the help."""
