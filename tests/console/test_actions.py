@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import uuid
 
 from support.console import (
     BOUND,
@@ -24,6 +26,7 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inbox import Inbox, NewEvent
 from tracing_2pc.operations.actions import ACTIONS
+from tracing_2pc.testing import temporary_log
 
 TEXTS = texts("console")
 FORMS = [action for action in ACTIONS if action.title]
@@ -143,6 +146,37 @@ def test_a_reader_of_the_inbox_is_retired(at, operator, tmp_path, monkeypatch):
     inbox.close()
 
 
+def test_a_query_is_adopted_with_its_id_and_a_reason(at, tmp_path):
+    """Only where all agree; what is read is shown before, and signed with a name."""
+    at.up("notifier")
+    folder, query = tmp_path / "checkpoint", str(uuid.uuid4())
+    for name in ("offsets/8", "commits/7"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("v1\n{}\n{}")
+    (folder / "metadata").write_text(json.dumps({"id": query}))
+    lost, at.log = at.log, temporary_log()
+    person = Visitor(console_of(at).test_client())
+    person.log_in(OPERATOR, "Ada")
+    fields = {"application": "orders", "checkpoint": str(folder), "reason": "burnt"}
+    answer = person.post("/actions/adopt/confirm", **fields)
+    assert "is committed at ledger and not at the others" in text_of(answer, 409)
+    at.commit(TransactionId.parse(STUCK), "notifier")
+    assert (
+        person.post("/actions/adopt/confirm", **fields | {"reason": ""}).status_code
+        == 400
+    )
+    fields = confirmed(person, "adopt", **fields)
+    for number, code in (("", 400), ("8", 400), (query, 303)):
+        answer = person.post("/actions/adopt/do", **fields, number=number)
+        assert answer.status_code == code
+    assert answer.location == "/applications/orders"
+    assert "start the query" in person.get(answer.location)
+    assert state_of(at, STUCK) is TransactionState.COMMITTED
+    (audited,) = at.log.audit(TransactionId.parse(STUCK))
+    assert (audited.who, audited.why) == ("Ada at the console", "burnt")
+    at.log = lost
+
+
 def test_a_bound_token_acts_for_its_application_alone(at):
     """Another's, and that of all, is refused before anything is read."""
     gate = TokenGate([f"operator {BOUND} sales", f"viewer {VIEWER}"], "here")
@@ -151,5 +185,7 @@ def test_a_bound_token_acts_for_its_application_alone(at):
         for step in ("confirm", "do"):
             answer = person.post(f"/actions/recover/{step}", **fields)
             assert answer.status_code == 403
+    fields = {"application": "sales", "checkpoint": "/x", "reason": "r"}
+    assert person.post("/actions/adopt/confirm", **fields).status_code == 403
     answer = person.post("/actions/recover/confirm", application="sales")
     assert answer.status_code == 200

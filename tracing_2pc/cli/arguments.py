@@ -55,7 +55,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         'outbox drop orders.7.1.0.1.0 --reason "the partner has it by phone"',
     ),
     "inbox": ("inbox ls --inbox env:INBOX_DATABASE",),
-    "adopt": ("adopt --application orders --checkpoint /data/checkpoints/orders",),
     "launch": ("launch job.yaml --dry-run", "launch job.yaml --again"),
     "serve": (
         "serve ledger --listen 127.0.0.1:8081",
@@ -347,15 +346,6 @@ def _add_inbox(add: Add) -> Add:
 
 
 def _add_keeping(add: Add) -> None:
-    adopt = add("adopt", "take over a query whose decision log is lost")
-    adopt.add_argument("--application", required=True, help="its name in the job")
-    about = "its checkpoint's folder on this machine"
-    adopt.add_argument("--checkpoint", required=True, metavar="DIR", help=about)
-    about = "write it; without, only say what would be written"
-    adopt.add_argument("--yes", help=about, action="store_true")
-    about = "with --yes; one line, kept in the audit"
-    adopt.add_argument("--reason", default="", help=about)
-
     new = add("new", "write a project that runs at once: job, settings, tests")
     about = "a new or empty folder; its name is that of the application"
     new.add_argument("folder", help=about)

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlencode
 
 from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -113,7 +114,16 @@ class ActionPages(Blueprint):
             shown = texts if len(texts) <= _SHOWN else ["…", *texts[-_SHOWN:]]
             notice = Notice(f"{'; '.join(shown)}.", all(part.well for part in done))
             current_session().notice = notice
-        return redirect(_place_of(act.given), 303)
+        return redirect(self._place_of(act.given), 303)
+
+    def _place_of(self, given: Given) -> str:
+        """Return the page of what an act was about."""
+        application = given.get("application")
+        if application in self._state.sources.log.applications():
+            return url_for("history.application", name=application)
+        if name := given.get("participant"):
+            return url_for("history.participant", name=name)
+        return url_for("pages.board")
 
     @contextlib.contextmanager
     def _prepared(self, slug: str) -> Iterator[tuple[Action, Act]]:
@@ -182,6 +192,7 @@ def _reason(action: Action) -> str:
 def _confirmation(
     action: Action, act: Act, preview: Preview, reason: str, wrong: str | None = None
 ) -> str:
+    form = url_for("actions.form", slug=action.slug)
     texts = (act.given.get(argument.name) for argument in action.arguments)
     return render_template(
         "confirm.html",
@@ -193,16 +204,7 @@ def _confirmation(
         numbered=act.numbered,
         hidden={**act.given, "fingerprint": fingerprint(act, preview)},
         to=url_for("actions.do", slug=action.slug),
-        back=_place_of(act.given),
+        back=f"{form}?{urlencode(act.given)}",
         reason=None if action.reason is Reason.NOT_KEPT else reason,
         wrong=wrong,
     )
-
-
-def _place_of(given: Given) -> str:
-    """Return the page of what an act is about."""
-    if application := given.get("application"):
-        return url_for("history.application", name=application)
-    if name := given.get("participant"):
-        return url_for("history.participant", name=name)
-    return url_for("pages.board")

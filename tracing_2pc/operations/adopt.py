@@ -29,7 +29,7 @@ from tracing_2pc.core.states import BranchState, ParticipantState, Vote
 from tracing_2pc.inspection.checkpoint import Checkpoint
 from tracing_2pc.inspection.evidence import sum_prepared
 from tracing_2pc.inspection.participants import PreparedSummary
-from tracing_2pc.operations.resolve import check_reason, signature
+from tracing_2pc.operations.resolve import check_reason
 from tracing_2pc.protocol.fan_out import ask_at_once
 
 Participants = Mapping[str, RemoteParticipant]
@@ -234,8 +234,8 @@ def _doubts_of_passed(
     return doubts
 
 
-def adopt(log: OperatorLog, adoption: Adoption, reason: str) -> None:
-    """Write into the log what was read, signed by the person who runs this process.
+def adopt(log: OperatorLog, adoption: Adoption, reason: str, who: str) -> None:
+    """Write into the log what was read, signed by a person.
 
     Raises:
         ConfigurationError: no reason, or the log knows the application by now.
@@ -253,7 +253,7 @@ def adopt(log: OperatorLog, adoption: Adoption, reason: str) -> None:
         adoption.committed,
         tuple(receipts),
         journals=adoption.journals,
-        who=signature(),
+        who=who,
         why=check_reason(reason),
     )
 

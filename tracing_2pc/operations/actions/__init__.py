@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from tracing_2pc.operations.actions.action import Action
+from tracing_2pc.operations.actions.adopt import ADOPT
 from tracing_2pc.operations.actions.forget import FORGET
 from tracing_2pc.operations.actions.inbox import KEEP, RETIRE
 from tracing_2pc.operations.actions.recover import RECOVER
 
-ACTIONS: Final[tuple[Action, ...]] = (RECOVER, RETIRE, KEEP, FORGET)
+ACTIONS: Final[tuple[Action, ...]] = (RECOVER, RETIRE, KEEP, FORGET, ADOPT)
 """All of them, in the order of the help."""

@@ -1,41 +1,101 @@
-"""`tracing-2pc adopt`: reads, says what it would write, and writes it with --yes."""
+"""Take over a query whose decision log is lost: shown, and written only when told to.
+
+The gravest of all: what is written here decides whether a batch is skipped. At the
+terminal nothing is asked, because nobody should write what was not read before;
+without `--yes` it only shows. In the browser a token must be for all applications.
+"""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
-from tracing_2pc.cli.arguments import DONE, LEFT
-from tracing_2pc.cli.terminal import asking, print_either, safe
 from tracing_2pc.core.addresses import addresses_of
 from tracing_2pc.core.model import Shown, check_application
-from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import ParticipantState
-from tracing_2pc.inspection.checkpoint import read_checkpoint
+from tracing_2pc.inspection.actions import Advice
 from tracing_2pc.inspection.wording import format_count, join_names
-from tracing_2pc.operations.adopt import Adoption, adopt, examine
-from tracing_2pc.operations.resolve import check_reason
-from tracing_2pc.operations.wiring import open_configured_log, open_participants
+from tracing_2pc.operations.actions.action import (
+    Act,
+    Action,
+    Argument,
+    Consent,
+    Done,
+    Given,
+    Preview,
+    Reach,
+    of_application,
+)
+
+if TYPE_CHECKING:
+    from tracing_2pc.operations.adopt import Adoption
+
+_NOT_WRITTEN: Final = (
+    "nothing was written. Stop the query, be sure that its log is gone for good (it "
+    "may have decided otherwise), then give --yes and --reason"
+)
 
 
-def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Say what checkpoint and participants hold, and what follows; write if told to."""
-    application = check_application(options.application)
-    if options.yes:
-        check_reason(options.reason)
-    checkpoint = read_checkpoint(options.checkpoint)
-    participants = addresses_of(open_participants(settings), options.application)
-    with open_configured_log(settings) as log:
-        with asking(participants):
-            adoption = examine(log, participants, application, checkpoint)
-        written = options.yes and not adoption.undecidable
-        if written:
-            adopt(log, adoption, options.reason)
-    item = {
-        "application": application,
-        "query": checkpoint.query,
-        "batch": checkpoint.next,
-        "in_flight": checkpoint.in_flight,
+def prepare(reach: Reach, given: Given) -> Act:
+    """Read the checkpoint, and ask log and participants what they know of its query."""
+    from tracing_2pc.inspection.checkpoint import read_checkpoint
+    from tracing_2pc.operations.adopt import adopt, examine  # asks participants
+
+    application = check_application(given["application"])
+    checkpoint = read_checkpoint(given["checkpoint"])
+    participants = addresses_of(reach.participants, application)
+    log = reach.log
+    with reach.asking(participants):
+        adoption = examine(log, participants, application, checkpoint)
+    holdings = tuple(_holdings(adoption, participants))
+
+    def run(who: str, reason: str) -> list[Done]:
+        if written := not adoption.undecidable:
+            adopt(log, adoption, reason, who)
+        return [_report(adoption, holdings, written=written)]
+
+    told = _report(adoption, holdings, written=False)
+    follows = tuple(_conclusions(adoption, "would be written"))
+    preview = Preview(
+        Advice(
+            ADOPT.command(given),
+            safe=False,
+            effect="writes into the log what Spark and the participants hold",
+            cost=(
+                "if the lost log is found again, or decided otherwise, a batch may be "
+                "skipped or written twice",
+            ),
+        ),
+        facts=(
+            *(("Held", line) for line in holdings),
+            *(("It follows", line) for line in follows),
+        ),
+        seen=(*holdings, *follows),
+        gone="; ".join(follows) if adoption.undecidable else "",
+        told=told,
+    )
+    return Act(given, "Adopt", checkpoint.query, "the query's id", lambda: preview, run)
+
+
+def _report(adoption: Adoption, holdings: Iterable[str], *, written: bool) -> Done:
+    """Say what was found, and what was or would be written: for people and programs."""
+    to_be = "written" if written else "would be written"
+    lines = [*holdings, *_conclusions(adoption, to_be)]
+    if written:
+        lines.append("start the query")
+    elif not adoption.undecidable:
+        lines.append(_NOT_WRITTEN)
+    first, *more = lines
+    item = _item(adoption, written=written)
+    return Done(first, item, not adoption.undecidable, tuple(more))
+
+
+def _item(adoption: Adoption, *, written: bool) -> dict[str, Any]:
+    return {
+        "application": adoption.application,
+        "query": adoption.checkpoint.query,
+        "batch": adoption.checkpoint.next,
+        "in_flight": adoption.checkpoint.in_flight,
         "participants": list(adoption.participants),
         "committed": list(adoption.committed),
         "transaction_id": str(adoption.transaction) if adoption.answers else None,
@@ -52,17 +112,6 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         ],
         "written": written,
     }
-    to_be = "written" if written else "would be written"
-    lines = [*_holdings(adoption, participants), *_conclusions(adoption, to_be)]
-    if written:
-        lines.append("start the query")
-    elif not adoption.undecidable:
-        lines.append(
-            "nothing was written. Stop the query, be sure that its log is gone for "
-            "good (it may have decided otherwise), then give --yes and --reason"
-        )
-    print_either(options, item, (safe(line, 2000) for line in lines))
-    return LEFT if adoption.undecidable else DONE
 
 
 def _holdings(adoption: Adoption, asked: Iterable[str]) -> Iterator[str]:
@@ -127,3 +176,23 @@ def _conclusions(adoption: Adoption, to_be: str) -> Iterator[str]:
         if orphan.command is not None:
             ends = f"`{orphan.command}`"
         yield f"orphan: {at}, {rows}: {ends}"
+
+
+ADOPT: Final = Action(
+    "adopt",
+    "take over a query whose decision log is lost",
+    (
+        of_application("its name in the job"),
+        Argument(
+            "checkpoint",
+            "its checkpoint's folder on this machine",
+            required=True,
+            metavar="DIR",
+        ),
+    ),
+    prepare,
+    title="Adopt a query whose log is lost",
+    consent=Consent.ONLY_BY_YES,
+    # No `application`: a token that is bound to one may not.
+    examples=("adopt --application orders --checkpoint /data/checkpoints/orders",),
+)
