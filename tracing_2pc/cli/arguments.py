@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import functools
 import importlib.metadata
 import re
 import time
@@ -117,8 +116,7 @@ def parser() -> _Parser:
 
     _add_reading(add)
     _add_deciding(add)
-    _add_outbox(add)
-    groups = {"": add, "inbox": _add_inbox(add)}
+    groups = {"": add, "outbox": _add_outbox(add), "inbox": _add_inbox(add)}
     for action in ACTIONS:
         group, _, word = action.name.rpartition(" ")
         _add_action(groups[group](word, action.about), action)
@@ -301,21 +299,24 @@ def _add_deciding(add: Add) -> None:
     resolve.add_argument("--reason", required=True, help="one line, kept in the audit")
 
 
-def _add_outbox(add: Add) -> None:
+def _add_outbox(add: Add) -> Add:
     outbox = add(
         "outbox", "list what a partner did not take; send it again, or drop it"
     )
     actions = outbox.add_subparsers(metavar="action", required=True, dest="action")
     common = _common(argparse.SUPPRESS)  # the command has them, too
-    add_action = functools.partial(actions.add_parser, parents=[common])
-    ls = add_action("ls", help="list refused requests")
+
+    def add_action(word: str, about: str) -> argparse.ArgumentParser:
+        return actions.add_parser(word, parents=[common], help=about)
+
+    ls = add_action("ls", "list refused requests")
     ls.add_argument("--application", help="only of this one")
     ls.add_argument("--limit", type=_count, default=100, help="default: 100")
     ls.add_argument("--dropped", action="store_true", help="those that were dropped")
-    again = add_action("again", help="put one back into its queue")
-    drop = add_action("drop", help="never send it; it stays on record")
-    send = add_action("send", help="of a relay that has stopped: send it, and the rest")
-    sent = add_action("sent", help="it and all before it are in the topic: go on")
+    again = add_action("again", "put one back into its queue")
+    drop = add_action("drop", "never send it; it stays on record")
+    send = add_action("send", "of a relay that has stopped: send it, and the rest")
+    sent = add_action("sent", "it and all before it are in the topic: go on")
     for action in (again, drop):
         key = "<transaction>.<branch>.<row>, as ls shows it; of a relay: <transaction>"
         action.add_argument("key", help=key)
@@ -329,6 +330,7 @@ def _add_outbox(add: Add) -> None:
         _add_yes(action)
     for action in (ls, again, drop, send, sent):
         action.add_argument("--participant", metavar="NAME", help="only at this one")
+    return add_action
 
 
 def _add_inbox(add: Add) -> Add:
