@@ -91,6 +91,22 @@ def test_again(operator, mailer, monkeypatch):
     assert item == {"key": KEY, "participant": "mailer", "state": "sent"}
 
 
+def test_again_all(operator, mailer):
+    """All that one partner refused, in one order; repeated, nothing is left of it."""
+    words = ("outbox", "again-all", "--participant", "mailer", "--yes")
+    _, (item,) = operator.json(*words, "--application", "bills")
+    assert item["requests"] == []
+    code, out, _ = operator.says(*words)
+    assert (code, out) == (0, "2 requests at mailer wait to be sent again\n")
+    assert mailer.visible() == 2
+    assert listed(operator) == []
+    rows = select(mailer.resource, "SELECT action FROM outbox_tpc_by_hand")
+    assert [row[0] for row in rows] == ["again", "again"]
+    code, out, _ = operator.says(*words)
+    assert (code, out) == (0, "0 requests at mailer wait to be sent again\n")
+    assert "no participant 'x'" in operator.err(2, *words[:3], "x", "--yes")
+
+
 def test_drop(operator, mailer):
     """It leaves the list, is listed as dropped, and is not sent again."""
     for _ in range(2):

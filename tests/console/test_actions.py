@@ -14,6 +14,7 @@ from support.console import (
     VIEWER,
     Visitor,
     console_of,
+    signed_by_hand,
     state_of,
     text_of,
     visitor,
@@ -175,6 +176,19 @@ def test_a_query_is_adopted_with_its_id_and_a_reason(at, tmp_path):
     (audited,) = at.log.audit(TransactionId.parse(STUCK))
     assert (audited.who, audited.why) == ("Ada at the console", "burnt")
     at.log = lost
+
+
+def test_all_that_a_partner_refused_is_sent_again(mailer, operator):
+    """From the participant's page; each is signed."""
+    page = operator.get("/participants/mailer")
+    assert 'href="/actions/outbox-again-all?participant=mailer"' in page
+    fields = confirmed(operator, "outbox-again-all", participant="mailer")
+    assert signed_by_hand(mailer) == []
+    answer = operator.post("/actions/outbox-again-all/do", **fields)
+    assert answer.location == "/participants/mailer"
+    assert "2 requests at mailer wait" in operator.get(answer.location)
+    who = [(action, who) for _, action, who, _ in signed_by_hand(mailer)]
+    assert who == [("again", "Ada at the console")] * 2
 
 
 def test_a_bound_token_acts_for_its_application_alone(at):

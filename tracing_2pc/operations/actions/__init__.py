@@ -13,7 +13,8 @@ from tracing_2pc.operations.actions.action import Action
 from tracing_2pc.operations.actions.adopt import ADOPT
 from tracing_2pc.operations.actions.forget import FORGET
 from tracing_2pc.operations.actions.inbox import KEEP, RETIRE
+from tracing_2pc.operations.actions.outbox_again_all import AGAIN_ALL
 from tracing_2pc.operations.actions.recover import RECOVER
 
-ACTIONS: Final[tuple[Action, ...]] = (RECOVER, RETIRE, KEEP, FORGET, ADOPT)
+ACTIONS: Final[tuple[Action, ...]] = (RECOVER, AGAIN_ALL, RETIRE, KEEP, FORGET, ADOPT)
 """All of them, in the order of the help."""
