@@ -52,6 +52,7 @@ def test_each_action_has_a_form_with_the_fields_of_its_command(operator):
     page = operator.get("/applications/orders")
     assert 'href="/actions/forget?application=orders"' in page
     assert 'href="/actions/recover?application=orders"' in page
+    assert 'href="/actions/adopt?' not in page, "the log knows it"
 
 
 def test_a_viewer_is_shown_no_form_and_does_nothing(viewer, at):

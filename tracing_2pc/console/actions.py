@@ -44,9 +44,9 @@ _SHOWN: Final = 20
 logger = logging.getLogger(__name__)
 
 
-def forms_about(argument: str) -> list[Action]:
-    """Return the actions whose form takes this argument."""
-    return [action for action in _FORMS.values() if action.takes(argument)]
+def forms_at(place: str) -> list[Action]:
+    """Return the actions to whose forms such a page leads."""
+    return [action for action in _FORMS.values() if action.place == place]
 
 
 class ActionPages(Blueprint):

@@ -10,7 +10,7 @@ from flask import redirect, render_template, request, url_for
 from flask.blueprints import Blueprint
 from flask.typing import ResponseReturnValue
 
-from tracing_2pc.console.actions import forms_about
+from tracing_2pc.console.actions import forms_at
 from tracing_2pc.console.login import current_session, page
 from tracing_2pc.console.pages import read_id, render_board
 from tracing_2pc.console.reports import incidents, measured
@@ -124,7 +124,7 @@ class HistoryPages(Blueprint):
                 for one in listing.requests
             ),
             answers=self._state.answers.get((name, bound)),
-            forms=forms_about("participant"),
+            forms=forms_at("participant"),
             most=ROWS,
         )
 

@@ -8,7 +8,7 @@ from flask import render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from tracing_2pc.console.acting import ActingPages
-from tracing_2pc.console.actions import forms_about
+from tracing_2pc.console.actions import forms_at
 from tracing_2pc.console.login import current_session, page
 from tracing_2pc.console.reports import ApplicationReport
 from tracing_2pc.console.state import ConsoleState
@@ -99,7 +99,7 @@ def render_board(
         now=state.sources.clock.now(),
         alone=not state.sources.participants,
         places=() if report else places_of(state.sources.settings.links),
-        forms=forms_about("application"),
+        forms=forms_at("application"),
     )
 
 

@@ -165,6 +165,7 @@ class Action:
     # `ValueError`, `ConfigurationError`, `ContractError`; else `TwoPhaseError`.
     prepare: Callable[[Reach, Given], Act]
     title: str = ""  # of its form in the browser; "": only pages about a thing have it
+    place: str = ""  # `application` or `participant`: whose page leads to its form
     reason: Reason = Reason.NEEDED
     consent: Consent = Consent.ASKED
     can_rehearse: bool = False  # `--dry-run` shows what would be done
@@ -178,10 +179,6 @@ class Action:
     def slug(self) -> str:
         """Its name in an address."""
         return self.name.replace(" ", "-")
-
-    def takes(self, name: str) -> bool:
-        """Whether it has an argument of this name."""
-        return any(argument.name == name for argument in self.arguments)
 
     def command(self, given: Given) -> str:
         """Return the command that does this."""

@@ -90,6 +90,7 @@ FORGET: Final = Action(
     ),
     prepare,
     title="Forget old transactions",
+    place="application",
     reason=Reason.NOT_KEPT,
     can_rehearse=True,
     application=application_given,

@@ -121,7 +121,7 @@ def keeping(reach: Reach, given: Given) -> Act:
 
 RETIRE: Final = Action(
     "inbox retire",
-    "keep no event for this one any more",
+    "keep no event for a reader any more",
     (
         Argument("reader", "its name, as ls shows it", positional=True, required=True),
         *WHICH,

@@ -73,6 +73,7 @@ AGAIN_ALL: Final = Action(
     ),
     prepare,
     title="Send all again that its partner refused",
+    place="participant",
     reason=Reason.POSSIBLE,
     application=application_given,
     examples=("outbox again-all --participant mailer",),

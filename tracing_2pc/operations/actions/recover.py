@@ -84,6 +84,7 @@ RECOVER: Final = Action(
     (of_application("only this one", required=False),),
     prepare,
     title="Finish what is decided",
+    place="application",
     reason=Reason.NOT_KEPT,
     consent=Consent.NOT_ASKED,
     application=application_given,
