@@ -20,6 +20,7 @@ from support.console import (
     visitor,
 )
 from support.texts import texts
+from support.watch import NAMES
 
 from tracing_2pc.console import state
 from tracing_2pc.core.access import TokenGate
@@ -126,6 +127,13 @@ def test_what_is_decided_is_finished_from_the_browser(at, monkeypatch):
     assert 'class="notice warning"' in page
     assert "1 left" in page
     assert state_of(at, STUCK) is TransactionState.COMMITTING
+    at.up("notifier")
+    urls = {name: at.observed[name].url for name in NAMES}
+    person = visitor(console_of(at, participants=urls), OPERATOR)
+    fields = confirmed(person, "recover", application="orders")
+    page = person.get(person.post("/actions/recover/do", **fields).location)
+    assert 'class="notice well"' in page
+    assert state_of(at, STUCK) is TransactionState.COMMITTED
 
 
 def test_a_reader_of_the_inbox_is_retired(at, operator, tmp_path, monkeypatch):

@@ -52,10 +52,15 @@ def console_of(
     environment: str | None = None,
     gate: TokenGate = GATE,
     inbox: str | None = None,
+    participants: dict[str, str] | None = None,
 ) -> Flask:
     """Make a console that looks at a site, and delivers as `recover` does."""
     settings = dataclasses.replace(
-        SETTINGS, links=LINKS, environment=environment, inbox=inbox
+        SETTINGS,
+        links=LINKS,
+        environment=environment,
+        inbox=inbox,
+        participants=participants or {},
     )
 
     def send(record: TransactionRecord) -> RecoveryResult:

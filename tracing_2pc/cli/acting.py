@@ -24,15 +24,14 @@ from tracing_2pc.core.ports import Clock, SystemClock
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.actions import Advice
+from tracing_2pc.operations.actions.action import Act as PreparedAct
 from tracing_2pc.operations.actions.action import (
-    YES,
     Action,
     Consent,
     Done,
     Preview,
     Reason,
 )
-from tracing_2pc.operations.actions.action import Act as PreparedAct
 from tracing_2pc.operations.acts import Act
 from tracing_2pc.operations.recover import deliver
 from tracing_2pc.operations.resolve import check_reason, signature
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace, action: Action) -> int:
     """
     by_key = {argument.name: argument.key for argument in action.arguments}
     typed = {name: getattr(options, key) for name, key in by_key.items()}
-    given = {n: YES if text is True else str(text) for n, text in typed.items() if text}
+    given = {name: str(text) for name, text in typed.items() if text}
     is_told = action.consent is not Consent.ASKED
     reason = "" if action.reason is Reason.NOT_KEPT else options.reason
     if reason or (action.reason is Reason.NEEDED and (options.yes or not is_told)):

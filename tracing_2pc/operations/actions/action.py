@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tracing_2pc.core.access import Role
 from tracing_2pc.core.log_reader import OperatorLog
@@ -26,11 +26,6 @@ from tracing_2pc.protocol.recovery import RecoveryResult
 
 Given: TypeAlias = Mapping[str, str]
 """Arguments as they were typed, by name. What was not given is absent."""
-
-Read = TypeVar("Read")
-
-YES: Final = "yes"
-"""The value of a flag that was given."""
 
 
 class Reach(Protocol):
@@ -122,9 +117,6 @@ class Argument:
     required: bool = False
     metavar: str | None = None
     default: str = ""
-    choices: tuple[str, ...] = ()
-    is_flag: bool = False
-    one_of: str = ""  # exactly one of those with the same word is given
     # The browser takes it from nobody: a person there does not name addresses.
     terminal_only: bool = False
 
@@ -187,7 +179,7 @@ class Action:
             if not (value := given.get(argument.name, "")):
                 continue
             option = [] if argument.positional else [f"--{argument.name}"]
-            words += option if argument.is_flag else [*option, value]
+            words += [*option, value]
         if self.reason is Reason.NEEDED:
             words.append("--reason …")
         return " ".join(words)
