@@ -13,6 +13,7 @@ from support.branches import records
 from support.databases import url
 from support.kinds import tagged_rows
 from support.participant import World, select
+from support.relay import fail_over, saved
 from support.texts import texts
 from support.waiting import until
 from test_outbox import (
@@ -316,23 +317,38 @@ def test_it_happens_whole_or_not_at_all(make, partner, action):
     assert len(partner.keys) == {"again": 2, "drop": 1}[action]
 
 
-def test_it_is_not_lost_while_its_branch_is_taken_off_the_queue(make, queue):
-    """A sender that saw no request left in a branch does not drop what comes back."""
+def test_a_store_that_goes_back_loses_nothing_that_was_refused(make, queue):
+    """A replica that is behind takes over, before a sender that knows better: what was
+    in quarantine waits there again, and the cursor passes nothing that waits.
+    """
     world = make(sends=False)
-    commit(world, T, cards(1))
-    assert queue.move_to_quarantine(queue.next("orders")[0], 422)
-    read = queue._requests
+    commit(world, T, ids(1, 2, 3, 4))
+    first, refused, taken, last = queue.next("orders")
+    queue.confirmed(first)
+    copy = saved(world)
+    assert queue.move_to_quarantine(refused, 422)
+    fail_over(world, copy)
+    queue.confirmed(taken)
+    assert queue.next("orders") == [refused, last]
+    assert backlog(world.resource) == 2
 
-    def late(*about: Any) -> Any:
-        found = read(*about)
-        if not found:
-            queue._requests = read
-            assert order(world, "again").status_code == 200
-        return found
 
-    queue._requests = late
-    queue.next("orders")
-    assert [request.key for request in queue.next("orders")] == [FIRST]
+def test_a_branch_is_taken_off_the_queue_only_if_nothing_of_it_waits(make, queue):
+    """A sender saw nothing left of it, and then the store went back."""
+    world = make(sends=False)
+    commit(world, T, ids(1, 2))
+    both, copy = queue.next("orders"), saved(world)
+    for request in both:
+        assert queue.move_to_quarantine(request, 422)
+    end = queue._end
+
+    def late(tag: int) -> None:
+        queue._end = end
+        fail_over(world, copy)
+        end(tag)
+
+    queue._end = late
+    assert queue.next("orders") == both
 
 
 @any_database

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,14 @@ from support.texts import texts
 from support.waiting import PATIENT
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
-from tracing_2pc.core.states import Refusal
+from tracing_2pc.core.model import QuarantinedRequest
+from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox, publications
 from tracing_2pc.outbox import outbox as blocks
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.relay import OutlastedError, Position
+from tracing_2pc.participant.requests import RequestQuery
 from tracing_2pc.store.lease import LeaseState
 from tracing_2pc.wire.reading import read_whoami
 
@@ -326,6 +329,18 @@ def test_a_store_that_was_put_back_stops_the_relay(
     end(world.resource)
 
 
+def listed_in_pages(world: World) -> Iterator[QuarantinedRequest]:
+    """Yield what is listed, page by page of one."""
+    after = (0.0, "")
+    while True:
+        query = RequestQuery(None, None, RequestState.QUARANTINED, after, 1)
+        page = world.resource.list_requests(query).requests
+        if not page:
+            return
+        yield from page
+        after = (page[0].since, str(page[0].key))
+
+
 @pytest.mark.parametrize("decide", ["drop_request", "send_again"])
 def test_what_the_broker_refused_is_behind_the_line(
     tmp_path: Path, topic: Topic, decide: str, monkeypatch: pytest.MonkeyPatch
@@ -351,6 +366,8 @@ def test_what_the_broker_refused_is_behind_the_line(
     relay = publisher(world, TopicRelay(topic), LEASE)
     all_turns(relay)
     assert [t for t, _ in listed(world)] == ["others.5.1", "orders.1.1"]
+    pages = [page.key for page in listed_in_pages(world)]
+    assert [str(key.transaction) for key in pages] == ["others.5.1", "orders.1.1"]
     line = {"drop_request": "others.5.1", "send_again": "orders.1.1"}
     getattr(world.resource, decide)(order(line[decide]))
     all_turns(relay)

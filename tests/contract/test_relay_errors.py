@@ -19,9 +19,11 @@ from support.relay import (
     TopicRelay,
     all_turns,
     batches,
+    fail_over,
     listed,
     publisher,
     relay_world,
+    saved,
     stored,
 )
 from support.texts import texts
@@ -188,28 +190,6 @@ def test_a_commit_does_not_end_the_pause_after_an_error(world: World) -> None:
     assert waits[-1] == LONGEST_PAUSE
 
 
-def saved(world: World) -> dict[str, list[Any]]:
-    """Read all that the outbox has stored, as a replica has it at this moment."""
-    tables = outgoing_of(world).queue.tables.metadata.sorted_tables
-    with database_of(world.resource).read() as connection:
-        return {
-            table.name: [
-                dict(row._mapping) for row in connection.execute(table.select())
-            ]
-            for table in tables
-        }
-
-
-def fail_over(world: World, copy: dict[str, list[Any]]) -> None:
-    """Put the store back, under the processes that work with it."""
-    tables = outgoing_of(world).queue.tables.metadata.sorted_tables
-    with database_of(world.resource).setup() as connection:
-        for table in tables:
-            connection.execute(table.delete())
-            if rows := copy[table.name]:
-                connection.execute(table.insert(), rows)
-
-
 @pytest.mark.parametrize("moment", ["committed", "published", "confirmed"])
 def test_a_replica_that_is_behind_publishes_nothing_again(
     world: World, topic: Topic, moment: str
@@ -332,3 +312,28 @@ def test_a_server_that_is_restarted_again_and_again(topic: Topic) -> None:
         relay.stop()
         end(world.resource)
     assert topic.transactions() == ["orders.1.1", "orders.2.1", "orders.3.1"]
+
+
+def test_what_does_not_fit_is_on_record_whatever_it_says(
+    world: World, topic: Topic
+) -> None:
+    """A character that no database stores does not stop the relay."""
+    batches(world, 1)
+    topic.unfit = [("topic totals: \0 \udcff", "mend it")]
+    all_turns(publisher(world, TopicRelay(topic), LEASE))
+    assert topic.transactions() == ["orders.1.1"]
+    ((what, cure),) = world.resource.unfit()
+    assert (what[:12], cure) == ("topic totals", "mend it")
+
+
+def test_a_broker_that_is_not_on_record_is_not_known(
+    world: World, topic: Topic
+) -> None:
+    """Its name is kept before anything is published: also after a commit failed."""
+    topic.name = "kafka:here"
+    outgoing = outgoing_of(world)
+    world.resource.open()
+    with failing(world, "commit", 1), pytest.raises(sa.exc.OperationalError):
+        outgoing.check_broker(topic.name)
+    outgoing.check_broker(topic.name)
+    assert stored(world, "outbox_tpc_broker") == 1

@@ -177,6 +177,28 @@ def expire(world: World) -> None:
         connection.execute(sender.update().values(until=0.0))
 
 
+def saved(world: World) -> dict[str, list[Any]]:
+    """Read all that the outbox has stored, as a replica has it at this moment."""
+    tables = outgoing_of(world).queue.tables.metadata.sorted_tables
+    with database_of(world.resource).read() as connection:
+        return {
+            table.name: [
+                dict(row._mapping) for row in connection.execute(table.select())
+            ]
+            for table in tables
+        }
+
+
+def fail_over(world: World, copy: dict[str, list[Any]]) -> None:
+    """Put the store back, under the processes that work with it."""
+    tables = outgoing_of(world).queue.tables.metadata.sorted_tables
+    with database_of(world.resource).setup() as connection:
+        for table in tables:
+            connection.execute(table.delete())
+            if rows := copy[table.name]:
+                connection.execute(table.insert(), rows)
+
+
 def stored(world: World, table: str) -> int:
     """Count rows of the outbox."""
     with database_of(world.resource).read() as connection:

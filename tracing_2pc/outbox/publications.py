@@ -30,6 +30,7 @@ from tracing_2pc.outbox.turns import LeaseLostError
 from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
+from tracing_2pc.store.engines.database import storable
 
 _PAGE: Final = 4
 _SLICE: Final = 40
@@ -166,9 +167,11 @@ class Publications:
                     connection.execute(self._broker.delete())
                     rows = [{"words": word} for word in sorted(words)]
                     connection.execute(self._broker.insert(), rows)
-                self._belongs_to = words
-                return
+                known = words
             journal = self._journal(connection)
+        if known == words:  # also on record
+            self._belongs_to = words
+            return
         raise AnotherBrokerError(
             f"outbox {self.queue.name} belongs to {' '.join(sorted(known))}, and this "
             f"address leads to {broker}: use an outbox of its own (prefix=); if the "
@@ -307,8 +310,11 @@ class Publications:
 
     def note_unfit(self, holder: str, unfit: Iterable[tuple[str, str]]) -> None:
         """Note what does not fit at the broker, each with its cure."""
-        rows = [{"what": what, "cure": cure} for what, cure in unfit]
         with self._held(holder) as connection:
+            rows = [
+                {"what": storable(connection, what), "cure": storable(connection, cure)}
+                for what, cure in unfit
+            ]
             if rows == [row._asdict() for row in self._unfit_rows(connection)]:
                 return
             connection.execute(self._unfit.delete())

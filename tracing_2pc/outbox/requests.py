@@ -37,6 +37,7 @@ from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.requests import RequestOrder, RequestQuery
+from tracing_2pc.store.engines.database import storable
 
 MOST_REFUSALS: Final = 10
 """Requests of an application that are quarantined in a row at most."""
@@ -146,9 +147,13 @@ class Requests:
         ]
 
     def _end(self, tag: int) -> None:
-        """Take a branch off the queue of which nothing waits any more."""
+        """Take a branch off the queue, unless something of it waits after all."""
+        q, r = self._branch.c, self._row.c
+        waits = sa.exists().where(r.tpc_tag == tag, r.tpc_row >= q.next_row)
         with self._database.relaxed(lock=LOCK) as connection:
-            self._delete(connection, tag, None)
+            ended = self._branch.delete().where(q.tag == tag, ~waits)
+            if connection.execute(ended).rowcount:
+                self._delete(connection, tag, None)
 
     def _delete(self, connection: Connection, tag: int, through: int | None) -> None:
         """Delete requests that are settled, up to a row; None: and the branch."""
@@ -172,29 +177,39 @@ class Requests:
         They are neighbours in one branch. `in_turn`: nothing before them waits.
         `after_refusals`: some may have been counted since the last one was taken.
         """
-        first, last = requests[0], requests[-1]
-        of = self.refusals.c.application == first.transaction.application
+        application = requests[0].transaction.application
+        of = self.refusals.c.application == application
         with self._database.relaxed(lock=LOCK) as connection:
-            if in_turn:
-                self._advance(connection, last, first.row)
-            else:
+            if not (in_turn and self._advance(connection, requests)):
                 for request in requests:
                     self._remove(connection, request)
             if after_refusals:
                 connection.execute(self.refusals.delete().where(of))
 
-    def _advance(self, connection: Connection, last: Request, first: int) -> None:
-        """Put the cursor behind a request; delete what is behind that, now and then."""
-        q, through = self._branch.c, last.row
-        of = (*self._this(last), q.next_row <= through)
-        moved = self._branch.update().where(*of).values(next_row=through + 1)
+    def _advance(self, connection: Connection, requests: Sequence[Request]) -> bool:
+        """Put the cursor behind requests; delete what is behind that, now and then.
+
+        False if it stays: a sender that took over has had an answer to them; or others
+        wait before them again, as where a replica that is behind has taken over.
+        """
+        q, r = self._branch.c, self._row.c
+        first, last = requests[0].row, requests[-1]
+        taken = [request.row for request in requests]
+        others = sa.exists().where(
+            r.tpc_tag == last.tag,
+            r.tpc_row.between(q.next_row, last.row),
+            r.tpc_row.not_in(taken),
+        )
+        of = (*self._this(last), q.next_row <= first, ~others)
+        moved = self._branch.update().where(*of).values(next_row=last.row + 1)
         rows = connection.execute(moved.returning(q.rows)).scalar()
-        if rows is None:  # a sender that took over has had an answer to it
-            return
-        if through + 1 >= rows:
+        if rows is None:
+            return False
+        if last.row + 1 >= rows:
             self._delete(connection, last.tag, None)
-        elif (through + 1) // _BEHIND > first // _BEHIND:
-            self._delete(connection, last.tag, through)
+        elif (last.row + 1) // _BEHIND > (first - 1) // _BEHIND:
+            self._delete(connection, last.tag, last.row)
+        return True
 
     def _this(self, request: Request) -> tuple[Any, ...]:
         # Its tag was of no other branch, ever; this would show if it was.
@@ -245,8 +260,10 @@ class Requests:
         with self.queue.deciding() as connection:
             if was_waiting := self._remove(connection, request):
                 about: dict[str, Any] = {"status": status, "body": request.body}
-                kept = answer[:LONGEST_ANSWER]
-                self.quarantine.put(connection, request.key, kept, **about)
+                kept = storable(connection, answer[:LONGEST_ANSWER])
+                self.quarantine.put(
+                    connection, request.key, kept[:LONGEST_ANSWER], **about
+                )
                 self.quarantine.note_not_taken(connection, request.key)
         return was_waiting
 

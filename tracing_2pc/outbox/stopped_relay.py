@@ -53,6 +53,8 @@ class StoppedRelay:
         found = self._quarantine.page(connection, query)
         if query.state is RequestState.DROPPED:
             return [dataclasses.replace(request, answer=None) for request in found]
+        if self._quarantine.count(connection, STOPPED):
+            found = []  # all that waits is listed by that
         listed = {request.key: _refused(request) for request in found}
         for transaction, since, trouble, why in self._troubles(connection):
             key = key_of(transaction)
