@@ -59,11 +59,12 @@ java:  # first, and at once: without it nothing else is of use
 	@rm -f .venv/lib/python3*/site-packages/pyspark/python/lib/pyspark.zip  # workers then import what is compiled
 	@touch $@
 
-tools: setup auto-instrumented  ## programs that tests run: strace, Prometheus, PgBouncer, a registry
+tools: setup auto-instrumented  ## programs that tests run: strace, Prometheus, PgBouncer, a registry, Redis
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
 	@tools/pgbouncer >/dev/null
 	@tools/registry
+	@tools/redis
 	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m support.spark_defaults
 
 demo: | java .venv/demo-ready  ## stream a month of flights into a table and a service, with kills, and judge it
@@ -206,7 +207,7 @@ $(ACTIVEMQ)/ready: tools/activemq/pom.xml
 		-DoutputDirectory="$(CURDIR)/$(ACTIVEMQ)" \
 		&& touch $@ && echo "loaded $(ACTIVEMQ) in $$SECONDS s"
 
-test-brokers: setup kafka activemq  ## relays at a real Kafka and a real ActiveMQ, which are killed too
+test-brokers: tools kafka activemq  ## relays at a real Kafka, ActiveMQ and Redis, which are killed too
 	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" \
 		$(BIN)/pytest -m broker $(ARGS)
 

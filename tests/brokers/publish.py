@@ -13,21 +13,25 @@ import sys
 from flask import Flask
 from support.waiting import SOON, until
 
+from examples.redis_relay.relay import RedisStreamRelay
 from tracing_2pc.activemq import ActiveMQRelay
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.relay import Relay
 
 LEASE = SOON
 """Seconds that a relay which was killed is silent."""
 
 
-def relay_of(servers: str, topic: str) -> KafkaRelay | ActiveMQRelay:
-    """Make a relay to Kafka, or to `activemq:ADDRESSES`."""
-    kind, colon, addresses = servers.partition("activemq:")
-    if colon:
-        return ActiveMQRelay(addresses, queue=topic, key="id")
-    return KafkaRelay(kind, topic=topic, key="id")
+def relay_of(servers: str, topic: str) -> Relay:
+    """Make a relay to Kafka, `activemq:ADDRESSES`, or, the example's, `redis:URL`."""
+    kind, _, address = servers.partition(":")
+    if kind == "activemq":
+        return ActiveMQRelay(address, queue=topic, key="id")
+    if kind == "redis":
+        return RedisStreamRelay(address, stream=topic, key="id")
+    return KafkaRelay(servers, topic=topic, key="id")
 
 
 def main(url: str, servers: str, topic: str, port: str = "") -> None:
