@@ -30,7 +30,7 @@ from tracing_2pc.core.names import LABELS, prometheus_name
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.kind import Subject
 from tracing_2pc.inspection.kinds import KINDS
-from tracing_2pc.participant.metrics import GAUGES
+from tracing_2pc.tracing.gauges import GAUGES
 
 TEXTS = texts("bundled")
 RULE_OF = [f"{rule['alert']}-{rule['labels']['severity']}" for rule in alerts()]

@@ -16,7 +16,7 @@ from support.served import unserved
 
 from tracing_2pc.core import names
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.participant.metrics import GAUGES
+from tracing_2pc.tracing.gauges import GAUGES
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 

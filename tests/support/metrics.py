@@ -14,9 +14,9 @@ import pytest
 
 from tracing_2pc.core import names
 from tracing_2pc.http import events
-from tracing_2pc.participant import metrics
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.counted import Counted
+from tracing_2pc.tracing.gauges import GAUGES as OF_RESOURCES
 
 SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? ([0-9.e+-]+)")
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -26,7 +26,7 @@ PARTS = ("_bucket", "_sum", "_count")
 EXPOSED = {names.prometheus_name(name): m for name, m in names.METRICS.items()}
 """The registry, by the names that Prometheus gets."""
 
-GAUGES = [names.METRICS[name] for name in metrics.GAUGES]
+GAUGES = [names.METRICS[name] for name in OF_RESOURCES]
 """What a participant without a service measures has its name."""
 
 Measured = Callable[[], dict[str, float]]

@@ -16,9 +16,9 @@ from support.metrics import assert_of_the_registry
 
 import tracing_2pc
 from tracing_2pc.core import names
-from tracing_2pc.participant.metrics import GAUGES
 from tracing_2pc.participant.metrics import Measured as Gauges
 from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.gauges import GAUGES
 from tracing_2pc.tracing.sdk import flushing
 
 PACKAGE = Path(tracing_2pc.__file__).parent

@@ -54,7 +54,7 @@ from tracing_2pc.embedded.idle import in_use
 from tracing_2pc.participant.answers import Answer, BranchRef
 from tracing_2pc.participant.body import Body
 from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
-from tracing_2pc.participant.metrics import observe_gauges, record_request
+from tracing_2pc.participant.metrics import record_request
 from tracing_2pc.participant.requests import (
     KeepsRequests,
     RequestOrder,
@@ -63,6 +63,7 @@ from tracing_2pc.participant.requests import (
 from tracing_2pc.participant.service import ParticipantService
 from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.store.engines.silence import answering_within
+from tracing_2pc.tracing.gauges import observe_gauges
 from tracing_2pc.tracing.propagation import storable_context
 from tracing_2pc.tracing.spans import client_span
 

@@ -23,9 +23,9 @@ from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.participants import LOG
 from tracing_2pc.operations.watcher import Sweep, Watcher
 from tracing_2pc.operations.wiring import open_participants, open_recovery
-from tracing_2pc.participant.metrics import observe_gauges
 from tracing_2pc.sinks.sending import send_waiting, start_sending
 from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.gauges import observe_gauges
 from tracing_2pc.tracing.sdk import lifecycle
 
 _SERVICE: Final = "tracing-2pc-watch"
