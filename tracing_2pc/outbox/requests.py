@@ -151,20 +151,16 @@ class Requests:
         q, r = self._branch.c, self._row.c
         waits = sa.exists().where(r.tpc_tag == tag, r.tpc_row >= q.next_row)
         with self._database.relaxed(lock=LOCK) as connection:
-            ended = self._branch.delete().where(q.tag == tag, ~waits)
-            if connection.execute(ended).rowcount:
-                self._delete(connection, tag, None)
+            self._take_off(connection, tag, ~waits)
 
-    def _delete(self, connection: Connection, tag: int, through: int | None) -> None:
-        """Delete requests that are settled, up to a row; None: and the branch."""
-        r = self._row.c
-        gone = self._row.delete().where(r.tpc_tag == tag)
-        if through is None:
-            of = self._branch.c.tag == tag
-            connection.execute(self._branch.delete().where(of))
-        else:
-            gone = gone.where(r.tpc_row <= through)
-        connection.execute(gone)
+    def _take_off(
+        self, connection: Connection, tag: int, *only_if: sa.ColumnElement[bool]
+    ) -> None:
+        """Delete a branch and its requests, where the conditions hold."""
+        ended = self._branch.delete().where(self._branch.c.tag == tag, *only_if)
+        if connection.execute(ended).rowcount:
+            of = self._row.c.tpc_tag == tag
+            connection.execute(self._row.delete().where(of))
 
     def confirmed(
         self,
@@ -206,9 +202,10 @@ class Requests:
         if rows is None:
             return False
         if last.row + 1 >= rows:
-            self._delete(connection, last.tag, None)
+            self._take_off(connection, last.tag)
         elif (last.row + 1) // _BEHIND > (first - 1) // _BEHIND:
-            self._delete(connection, last.tag, last.row)
+            behind = (r.tpc_tag == last.tag, r.tpc_row <= last.row)
+            connection.execute(self._row.delete().where(*behind))
         return True
 
     def _this(self, request: Request) -> tuple[Any, ...]:
@@ -320,7 +317,7 @@ class Requests:
         if last.action == DROP:
             return RequestState.DROPPED
         if (waiting := self._waiting(connection, key)) is not None:
-            self._delete(connection, waiting.tag, None)
+            self._take_off(connection, waiting.tag)
             self.quarantine.note_not_taken(connection, str(key))
             self.quarantine.sign(connection, order, DROP, last, body=waiting.body)
             return RequestState.DROPPED
