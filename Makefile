@@ -80,6 +80,7 @@ ci:  ## what each change must pass: all of `make test`, and each thing that can 
 	@$(call timed,setup tools kafka activemq lint test-ci)
 
 test-ci: tools kafka activemq
+	-@tools/chromium
 	$(JAVA) TPC_KAFKA="$(CURDIR)/$(KAFKA)" TPC_ACTIVEMQ="$(CURDIR)/$(ACTIVEMQ)" \
 		$(PYTEST) -m "not nightly" --durations=40 --junitxml=build/ci.xml $(ARGS)
 
@@ -236,7 +237,7 @@ test-cluster: setup  ## Spark's own cluster, which loses executors, a worker and
 	$(JAVA) $(BIN)/pytest -m cluster tests/cluster $(ARGS)
 
 browser: setup  ## a browser for tests/console, from Debian, and its tests
-	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium
+	@tools/chromium
 	$(BIN)/pytest -m browser $(ARGS)
 
 test-dashboards: setup jaeger oap  ## the bundled alerts, at real backends, of one stuck transaction
