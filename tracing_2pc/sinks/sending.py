@@ -19,7 +19,7 @@ SHORT: Final = 3.0
 
 def start_sending(participants: Mapping[str, object]) -> None:
     """Send what waits from this process, as long as it lasts."""
-    for participant in _embedded(participants).values():
+    for participant in embedded_of(participants).values():
         participant.start()
 
 
@@ -31,7 +31,7 @@ def send_waiting(
     Returns by participant how many records are left, or why that is not known; nothing
     of it is lost: the next process that sends goes on.
     """
-    senders = _embedded(participants)
+    senders = embedded_of(participants)
     left = {name: _waiting(sender) for name, sender in senders.items()}
     busy = [name for name in senders if left[name]]
     moved = time.monotonic()
@@ -56,7 +56,8 @@ def _waiting(sender: Embedded) -> int | str:
         return str(error)
 
 
-def _embedded(participants: Mapping[str, object]) -> dict[str, Embedded]:
+def embedded_of(participants: Mapping[str, object]) -> dict[str, Embedded]:
+    """Return the participants without a service, by name."""
     inner = {
         name: p.inner if isinstance(p, TracedParticipant) else p
         for name, p in participants.items()
