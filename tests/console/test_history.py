@@ -193,4 +193,7 @@ def test_incidents_that_are_over_are_listed(operator, at, monkeypatch):
         found += found_in(page)
         page = operator.get(f"/incidents{more[1]}")
     assert found == [STUCK, QUARANTINED]
+    at.time.advance(60)
+    at.log.retire("sales", who="Eve", why="it has moved")
+    assert "it has moved" in operator.get("/incidents")
     assert operator.client.get("/incidents?before=x").status_code == 400

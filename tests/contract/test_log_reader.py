@@ -474,3 +474,60 @@ def test_the_condition_of_a_log(log):
     }
     kind = found.shown.partition(":")[0].partition("+")[0]
     assert found.durability == durable[kind]
+
+
+def test_a_driver_is_there_until_it_says_how_it_ended(log, time):
+    """By the log's clock; the error is that of the run which failed."""
+    begun = log.clock()
+    log.report_presence("orders", "r1", host="host-3", process=7)
+    time.time += 10
+    log.report_presence("orders", "r1", host="host-3", process=7)
+    log.report_presence("totals", "t1", host="host-4", process=8)
+    log.report_end("totals", "t1", "a column is missing")
+    runs, failed = log.presences()
+    assert (runs.application, runs.run, runs.host, runs.process) == (
+        *("orders", "r1"),
+        *("host-3", 7),
+    )
+    assert begun <= runs.since <= runs.seen <= log.clock()
+    assert (runs.ended, runs.failed) == (None, False)
+    assert (failed.failed, failed.error) == (True, "a column is missing")
+    log.report_end("orders", "r1")
+    stopped = log.presences()[0]
+    assert stopped.ended is not None
+    assert not stopped.failed
+
+
+def test_a_run_that_is_seen_again_has_not_ended(log):
+    """An error of one batch may have been caught."""
+    log.report_presence("orders", "r1", host="h", process=7)
+    log.report_end("orders", "r1", "the disk is full")
+    log.report_presence("orders", "r1", host="h", process=7)
+    (presence,) = log.presences()
+    assert (presence.ended, presence.error) == (None, None)
+
+
+def test_the_last_runs_of_each_application_are_kept(log, time):
+    """The newest is the last one; those of others stay."""
+    log.report_presence("totals", "t", host="h", process=7)
+    for number in range(8):
+        time.time += 1
+        log.report_presence("orders", f"r{number}", host="h", process=7)
+    runs = [presence.run for presence in log.presences()]
+    assert runs == ["r3", "r4", "r5", "r6", "r7", "t"]
+
+
+def test_an_application_that_is_retired_has_ended_well(log):
+    """Who did it, and why, is on record; a run of it that comes later is seen."""
+    log.report_presence("orders", "r1", host="h", process=7)
+    log.report_end("orders", "r1", "the disk is full")
+    log.report_presence("totals", "t1", host="h", process=8)
+    log.report_presence("totals", "t2", host="h", process=9)
+    for name in ("orders", "totals"):
+        log.retire(name, who="ada", why="moved")
+    presences = log.presences()
+    assert [(p.failed, p.ended is None) for p in presences] == [(False, False)] * 3
+    signed = log.audits("orders", log.clock() + 1, 10)
+    assert [(entry.what, entry.who) for entry in signed] == [("retire orders", "ada")]
+    log.report_presence("orders", "r2", host="h", process=7)
+    assert [p.ended is None for p in log.presences()] == [False, True, False, False]

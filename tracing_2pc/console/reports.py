@@ -90,7 +90,7 @@ class Incident(NamedTuple):
     """What a person did; of a transaction that is still on record, what it was."""
 
     entry: AuditEntry
-    transaction: TransactionId
+    transaction: TransactionId | None  # None where it was done to an application
     row: TransactionSummary | None
 
 
@@ -99,7 +99,11 @@ def incidents(
 ) -> Iterator[Incident]:
     """Yield what persons have done before a time, newest first."""
     for entry in log.audits(application, before, limit):
-        id_ = TransactionId.parse(entry.about)
+        try:
+            id_ = TransactionId.parse(entry.about)
+        except ValueError:
+            yield Incident(entry, None, None)
+            continue
         of_batch = TransactionFilter(id_.application, batch=id_.batch, limit=MOST)
         rows = {row.transaction: row for row in log.transactions(of_batch)}
         yield Incident(entry, id_, rows.get(id_))

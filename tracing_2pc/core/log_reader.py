@@ -104,6 +104,28 @@ class LogCondition(NamedTuple):
     lacking: tuple[str, ...] = ()
 
 
+class Presence(NamedTuple):
+    """A run, as its driver has last reported it. Times are by the log's clock.
+
+    A driver reports while its query is active, and how that ends. One that is killed
+    reports no end: it is not seen any more.
+    """
+
+    application: str
+    run: str
+    host: str
+    process: int
+    since: float
+    seen: float
+    ended: float | None = None
+    error: str | None = None  # why it failed; None where it was stopped
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error has ended it."""
+        return self.ended is not None and self.error is not None
+
+
 class LogReader(Protocol):
     """Reads of a decision log that decide nothing. Each read is one snapshot.
 
@@ -176,6 +198,13 @@ class LogReader(Protocol):
     ) -> list[AuditEntry]:
         """Return what persons have done before a time, newest first."""
 
+    def presences(self) -> list[Presence]:
+        """List the last runs of each application that a driver has reported.
+
+        By application; the newest run is the last. The data source, `df.write` and a
+        coordinator that is called by hand report none.
+        """
+
     def clock(self) -> float:
         """Return the time by which the log judges deadlines; Unix seconds."""
 
@@ -193,6 +222,20 @@ class LogReader(Protocol):
 
 class OperatorLog(DecisionLog, LogReader, Protocol):
     """A decision log as persons and watchers work with it."""
+
+    def report_presence(
+        self, application: str, run: str, *, host: str, process: int
+    ) -> None:
+        """Record that the driver of a run is there now. Not flushed."""
+
+    def report_end(self, application: str, run: str, error: str | None = None) -> None:
+        """Record that a run has ended: that it was stopped, or by what error."""
+
+    def retire(self, application: str, *, who: str, why: str) -> None:
+        """Record that a person has ended an application, so that no driver is missed.
+
+        Its next run is reported as any other.
+        """
 
     def take_lease(self, application: str, who: str, seconds: float) -> bool:
         """Take an application's lease, or renew our own; False if another holds it.

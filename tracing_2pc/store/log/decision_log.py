@@ -425,6 +425,31 @@ class SqlDecisionLog(SqlLogReader):
             about = transaction if transaction.attempt else application
             change.sign("adopt", about, who, why, None, f"from batch {batch}")
 
+    def report_presence(
+        self, application: str, run: str, *, host: str, process: int
+    ) -> None:
+        row = {"of": application, "run": run}
+        with self._database.relaxed() as connection:
+            at = self._change(connection).clock()
+            if not connection.execute(sql.SEE, {**row, "at": at}).rowcount:
+                row |= {"host": storable(connection, host)}
+                added = {**row, "process": process, "at": at}
+                connection.execute(sql.ADD_PRESENCE, added)
+                connection.execute(sql.FORGET_PRESENCES, row)
+
+    def report_end(self, application: str, run: str, error: str | None = None) -> None:
+        row = {"of": application, "run": run}
+        with self._database.relaxed() as connection:
+            error = error and storable(connection, error)
+            at = self._change(connection).clock()
+            connection.execute(sql.END_PRESENCE, {**row, "at": at, "error": error})
+
+    def retire(self, application: str, *, who: str, why: str) -> None:
+        with self._durable() as change:
+            at, connection = change.clock(), change.connection
+            connection.execute(sql.RETIRE_PRESENCES, {"of": application, "at": at})
+            change.sign("retire", application, who, why, None, "retired")
+
     def take_lease(self, application: str, who: str, seconds: float) -> bool:
         this = schema.application.c.name == application
         with self._database.relaxed() as connection:

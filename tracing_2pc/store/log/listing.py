@@ -45,6 +45,11 @@ NEWEST_COMMITS: Final = sa.text(
 )
 """The last three of each application, as far as they are finished."""
 
+PRESENCES: Final = sa.select(*settled(schema.presence)).order_by(
+    schema.presence.c.application, schema.presence.c.since
+)
+"""Some of each application: `KEPT_PRESENCES`."""
+
 AUDIT_OF: Final = (
     sa.select(*settled(schema.audit))
     .where(schema.audit.c.about == sa.bindparam("one"))
@@ -117,7 +122,8 @@ AUDIT: Final = (
     sa.select(*settled(schema.audit))
     .where(
         schema.audit.c.at < sa.bindparam("before"),
-        schema.audit.c.about.like(sa.bindparam("like")),
+        schema.audit.c.about.like(sa.bindparam("like"))
+        | (schema.audit.c.about == sa.bindparam("about")),
     )
     .order_by(schema.audit.c.at.desc())
     .limit(sa.bindparam("most"))

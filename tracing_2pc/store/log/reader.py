@@ -20,6 +20,7 @@ from tracing_2pc.core.log_reader import (
     AuditEntry,
     Deliveries,
     LogCondition,
+    Presence,
     TransactionFilter,
     TransactionPage,
     TransactionSummary,
@@ -255,6 +256,11 @@ class SqlLogReader:
                 for row in _rows_of(connection, listing.STATES_OF, transactions)
             }
 
+    def presences(self) -> list[Presence]:
+        with self._database.read() as connection:
+            rows = connection.execute(listing.PRESENCES).all()
+        return [Presence(*row) for row in rows if _is_presence(row)]
+
     def clock(self) -> float:
         with self._database.read() as connection:
             return self._change(connection).clock()
@@ -286,7 +292,10 @@ class SqlLogReader:
     def audits(
         self, application: str | None, before: float, limit: int
     ) -> list[AuditEntry]:
-        asked = {"like": f"{application or '%'}.%", "before": before, "most": limit}
+        asked: dict[str, Any] = {"before": before, "most": limit}
+        asked |= {"about": application or "", "like": f"{application}.%"}
+        if application is None:
+            asked["like"] = "%"
         rows = self._ask(listing.AUDIT, **asked)
         return [AuditEntry(*row) for row in rows]
 
@@ -335,6 +344,17 @@ def _with_participants(
         pending=tuple(row.participant for row in pending),
         own_sinks=frozenset(row.participant for row in pending if row.own_sink),
         untold=tuple(row.participant for row in deliveries if row.untold is not None),
+    )
+
+
+def _is_presence(row: Any) -> bool:
+    """Whether each value is of its type: a damaged row is left out."""
+    times = [row.since, row.seen, *([] if row.ended is None else [row.ended])]
+    texts = [row.application, row.host, "" if row.error is None else row.error]
+    return (
+        all(isinstance(time, float) and time > schema.EPOCH for time in times)
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(row.process, int)
     )
 
 

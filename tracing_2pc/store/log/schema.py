@@ -40,6 +40,19 @@ run: Final = LOG.add(
     sa.UniqueConstraint("application", "sequence"),
 )
 
+# Of a run that its driver reports, also where it has begun no batch.
+presence: Final = LOG.add(
+    "presence",
+    sa.Column("application", sa.Text, primary_key=True),
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("process", sa.BigInteger, nullable=False),
+    sa.Column("since", sa.Double, nullable=False),
+    sa.Column("seen", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double),
+    sa.Column("error", sa.Text),  # why it failed; NULL where it was stopped
+)
+
 transaction: Final = LOG.add(
     "transaction",
     *(fact.column for fact in FACTS),

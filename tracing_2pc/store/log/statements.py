@@ -55,6 +55,31 @@ REGISTER_RUN: Final = sql("""
     FROM tpc_run WHERE application = :of
 """)
 
+KEPT_PRESENCES: Final = 5
+"""Runs of an application whose presence is kept, the newest."""
+
+SEE: Final = sql("""
+    UPDATE tpc_presence SET seen = :at, ended = NULL, error = NULL
+    WHERE application = :of AND run = :run
+""")
+ADD_PRESENCE: Final = sql("""
+    INSERT INTO tpc_presence (application, run, host, process, since, seen)
+    VALUES (:of, :run, :host, :process, :at, :at) ON CONFLICT DO NOTHING
+""")
+END_PRESENCE: Final = sql("""
+    UPDATE tpc_presence SET ended = :at, error = :error
+    WHERE application = :of AND run = :run
+""")
+RETIRE_PRESENCES: Final = sql("""
+    UPDATE tpc_presence SET ended = coalesce(ended, :at), error = NULL
+    WHERE application = :of
+""")
+FORGET_PRESENCES: Final = sql("""
+    DELETE FROM tpc_presence WHERE application = :of AND run NOT IN
+        (SELECT run FROM tpc_presence WHERE application = :of
+         ORDER BY since DESC LIMIT :kept)
+""").bindparams(kept=KEPT_PRESENCES)
+
 # A column has a name of ours: SQLite's own may be damaged, in upper or lower case.
 _STATUS: Final = """
     SELECT {clock} AS clock, of_newest.participant AS participant,
