@@ -390,6 +390,13 @@ METRICS: Final[dict[str, Metric]] = {
         "transactions that a person must look at",
         ("application",),
     ),
+    "tpc.job.down_age": Metric(
+        "gauge",
+        "s",
+        "seconds since a job failed, or since its driver was last seen, from 30 s on; "
+        "0 while it runs, and after it was stopped",
+        ("application",),
+    ),
     "tpc.watcher.last_success_timestamp": Metric(
         "gauge", "s", "when the watcher last read all it asked for", ("participant",)
     ),

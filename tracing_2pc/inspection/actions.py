@@ -14,7 +14,7 @@ from tracing_2pc.core.states import (
     TransactionState,
 )
 from tracing_2pc.inspection import kinds
-from tracing_2pc.inspection.diagnosis import Finding
+from tracing_2pc.inspection.diagnosis import Finding, is_undelivered
 from tracing_2pc.inspection.evidence import TransactionEvidence
 from tracing_2pc.inspection.participants import ParticipantReport
 from tracing_2pc.inspection.wording import (
@@ -72,6 +72,11 @@ class ActionContext(NamedTuple):
         """Participants at which something is wrong that no waiting mends."""
         return {n for found in self.findings if found.grave for n in found.participants}
 
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether no participant was asked for the decision, for its driver is gone."""
+        return is_undelivered(self.evidence)
+
 
 def next_steps(context: ActionContext) -> tuple[NextStep, ...]:
     """Return what comes next by itself, and when."""
@@ -125,7 +130,8 @@ def _retries(context: ActionContext, record: TransactionRecord) -> Iterator[Next
             else "by its driver while that runs, by the next start, or by `tracing-2pc "
             "recover`"
         )
-        what = f"{name} is told to {record.decision} again: {how}"
+        again = " again" if delivery and delivery.retries else ""
+        what = f"{name} is told to {record.decision}{again}: {how}"
         yield NextStep(what, delivery.retry_at if delivery else None)
 
 
@@ -146,7 +152,11 @@ def actions_for(context: ActionContext) -> tuple[Advice, ...]:
     return (
         *_look_after_untold(context),
         *_finish_decided(context, record),
-        *(_give_up(record, name) for name in record.pending),
+        *(
+            # Who was not asked yet is not waited for.
+            _give_up(record, name)
+            for name in (() if context.is_undelivered else record.pending)
+        ),
     )
 
 
@@ -218,13 +228,14 @@ def _finish_decided(
     application, decision = record.id.application, record.decision
     own = [name for name in record.pending if name in record.job_only]
     services = [name for name in record.pending if name not in own]
-    if own:
-        yield Advice(
-            f"start the job of {application}",
-            safe=True,
-            effect=f"tells its own sink {join_names(own)} to {decision} first; no "
-            "other process can",
-        )
+    if own or context.is_undelivered:
+        effect = f"tells {join_names(services)} to {decision}, and goes on"
+        if own:
+            effect = (
+                f"tells its own sink {join_names(own)} to {decision} first; no other "
+                "process can"
+            )
+        yield Advice(f"start the job of {application}", safe=True, effect=effect)
     if own and not services:
         return
     against = [name for name in record.pending if name in context.grave]
@@ -232,7 +243,8 @@ def _finish_decided(
     yield Advice(
         f"tracing-2pc recover --application {application}",
         safe=True,
-        effect=f"tells {join_names(services)} to {decision} again"
+        effect=f"tells {join_names(services)} to {decision}"
+        + ("" if context.is_undelivered else " again")
         + (then if against else ""),
         wanted=str(decision),
     )

@@ -30,6 +30,7 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.evidence import Evidence, TransactionEvidence
+from tracing_2pc.inspection.jobs import JobState
 from tracing_2pc.inspection.kind import Kind, Subject
 from tracing_2pc.inspection.participants import Source
 from tracing_2pc.inspection.wording import (
@@ -72,6 +73,8 @@ class Finding:
     def text(self) -> str:
         """The kind where it is a word of its own, and why."""
         if self.kind in (kinds.UNREADABLE, kinds.FAULT):
+            return self.why
+        if self.kind.subject is Subject.JOB:
             return self.why
         word = str(self.kind)  # that of a diagnosis stands in the manual as it is
         if self.kind.subject is not Subject.DIAGNOSIS:
@@ -203,6 +206,10 @@ def _by_state(case: TransactionEvidence) -> Iterator[Finding]:
         found_back = held_back(
             application, record.decided, case.deliveries.values(), case.now
         )
+        if found_back is not None and is_undelivered(case):
+            since = format_time_of_day(record.decided or 0.0, case.now)
+            cause = _format_cause(case, record.pending)
+            found_back = f"{application} is held back since {since}{cause}"
         if found_back is not None:
             found = _Found(record.pending, case.idle, None, found_back)
             yield _finding(case, kinds.HELD_BACK, found)
@@ -287,7 +294,7 @@ def _decided_not_applied(case: TransactionEvidence) -> _Found | None:
         return None
     why = (
         f"it was decided commit {format_duration(case.idle)} ago, and is still "
-        f"prepared at {join_names(names)}{_format_tries(case.deliveries, names)}"
+        f"prepared at {join_names(names)}{_format_cause(case, names)}"
     )
     return _Found(names, case.idle, Verdict.FINISH, why)
 
@@ -346,7 +353,7 @@ def _stuck(case: TransactionEvidence) -> _Found | None:
         return None
     why = (
         f"it is decided {record.decision}, and for {idle} not acknowledged by "
-        f"{join_names(record.pending)}{_format_tries(case.deliveries, record.pending)}"
+        f"{join_names(record.pending)}{_format_cause(case, record.pending)}"
     )
     if own := [name for name in record.pending if name in record.job_only]:
         why += f"; only the job can tell {join_names(own)}, a sink of its own: start it"
@@ -472,6 +479,23 @@ def held_back(
         return None
     since, tries = format_time_of_day(decided, now), _format_tries(pending, pending)
     return f"{application} is held back by {join_names(pending)} since {since}{tries}"
+
+
+def is_undelivered(case: TransactionEvidence) -> bool:
+    """Whether no participant was asked for the decision, for its driver is gone."""
+    job, record = case.job, case.record
+    if job is None or record is None or record.decision is None:
+        return False
+    is_its_run = job.newest.run == record.run and job.state is not JobState.RUNNING
+    tried = any(d.retries for d in case.deliveries.values() if d.pending)
+    return is_its_run and not tried
+
+
+def _format_cause(case: TransactionEvidence, names: Iterable[str]) -> str:
+    """Return what is known of the tries to deliver it, or that nobody tries."""
+    if case.job is not None and is_undelivered(case):
+        return f": nobody delivers it: {case.job.describe(case.now)}"
+    return _format_tries(case.deliveries, names)
 
 
 def _format_tries(

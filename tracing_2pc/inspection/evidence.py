@@ -22,6 +22,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
 )
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.inspection.jobs import Job
 from tracing_2pc.inspection.participants import (
     Lists,
     PreparedByParticipant,
@@ -52,6 +53,8 @@ class LogEvidence:
     commits: Mapping[TransactionId, TransactionRecord] = dataclasses.field(
         default_factory=dict
     )
+    # By application, as far as its drivers report.
+    jobs: Mapping[str, Job] = dataclasses.field(default_factory=dict)
 
     @property
     def finished(self) -> Mapping[TransactionId, TransactionRecord]:
@@ -108,6 +111,7 @@ class TransactionEvidence:
     standstill: float = 0.0
     clock: float = 0.0  # the log's, by which deadlines are judged
     passed: bool = False  # a stream has passed its batch, and has not gone back to it
+    job: Job | None = None  # of its application; None where nothing is known
 
     @property
     def forgotten(self) -> bool:
@@ -180,6 +184,7 @@ class Evidence:
                     standstill=self.standstill.get(id_, 0.0),
                     clock=log.clock,
                     passed=id_ in log.passed,
+                    job=log.jobs.get(id_.application),
                 )
 
 

@@ -26,6 +26,7 @@ from tracing_2pc.core.states import RelayTrouble, Severity
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import Finding, diagnose, gravest_first
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
+from tracing_2pc.inspection.jobs import MISSED, Job, JobState, describe_driver
 from tracing_2pc.inspection.kind import Kind, Subject
 from tracing_2pc.inspection.participants import (
     Source,
@@ -67,6 +68,8 @@ def find_all(evidence: Evidence, settings: Settings) -> list[Finding]:
 def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
     """Yield what is not about one transaction: sources, participants, outboxes."""
     if (log := evidence.log) is not None:
+        for job in log.jobs.values():
+            yield from find_in_job(job, evidence.now)
         yield from _not_reached(log, evidence, settings)
         yield from _clock_set_back(log, evidence.now, settings)
         yield from _misdirected(evidence, log)
@@ -250,6 +253,29 @@ def _clock_set_back(
             kinds.CLOCK_DIFFERS.cure,
             kinds.UNREADABLE,
         )
+
+
+# --- what drivers report -------------------------------------------------------------
+
+
+def find_in_job(job: Job, now: float) -> Iterator[Finding]:
+    """Yield what is wrong with a job: it is down, or two drivers are at it."""
+    about, why = Source(SourceKind.JOB, application=job.application), job.describe(now)
+    if job.is_down:
+        kind = kinds.JOB_FAILED if job.state is JobState.FAILED else kinds.JOB_GONE
+        severity = Severity.CRITICAL if job.age >= MISSED else kind.severity
+        yield dataclasses.replace(
+            fault(about, why, kind=kind),
+            severity=severity,
+            since=now - job.age,
+            age=job.age,
+        )
+    for other in job.others:
+        at = describe_driver(other)
+        why = (
+            f"an earlier run is still seen, {at}, beside {describe_driver(job.newest)}"
+        )
+        yield fault(about, why, kind=kinds.TWO_DRIVERS)
 
 
 # --- what a participant has to say of itself -----------------------------------------

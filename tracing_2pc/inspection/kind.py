@@ -56,6 +56,7 @@ class Subject(enum.Enum):
 
     DIAGNOSIS = "a transaction, and a verdict says what is safe"
     TRANSACTION = "a transaction, by its record alone"
+    JOB = "the job of an application"
     SOURCE = "a participant, the log, a clock or the settings"
     QUEUE = "all that an outbox has to send, of whichever application"
     REQUESTS = "requests or transactions of one application at an outbox"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from tracing_2pc.core.states import Severity
+from tracing_2pc.inspection.jobs import MISSED
 from tracing_2pc.inspection.kind import (
     DEFAULTS,
     SWEEP,
@@ -199,6 +200,46 @@ NOT_TOLD: Final = Kind(
     "an own sink could not be told all of an abort",
     words="not told all of it",
     cure=_EXPLAIN,
+)
+
+# --- of a job ------------------------------------------------------------------------
+
+_JOB_DOWN: Final = Alert(
+    "TpcJobDown",
+    "the job of {application} has ended {age} ago, and nobody has stopped it",
+    "It has failed, or its driver is not seen any more. {application} writes nothing "
+    "until it is started; what is decided stays in the log and is delivered then, or "
+    "by tracing-2pc recover.",
+    "tpc.job.down_age",
+    MISSED,
+    by=("job", "application"),
+    severity=Severity.CRITICAL,
+    lasts=0,
+    meter="job_down_age",
+)
+JOB_FAILED: Final = Kind(
+    "job_failed",
+    Subject.JOB,
+    "a job has ended by an error, and no run of it has begun since",
+    Severity.CRITICAL,
+    cure="do what that says, then start the job: it goes on where the log says; "
+    "`tracing-2pc retire` if it is not to run any more",
+    alerts=(_JOB_DOWN,),
+)
+JOB_GONE: Final = Kind(
+    "job_gone",
+    Subject.JOB,
+    "a driver has not reported for 30 s, and did not say that it ends; critical from "
+    "2 min on",
+    cure="start the job: it goes on where the log says; `tracing-2pc retire` if it is "
+    "not to run any more",
+    alerts=(_JOB_DOWN,),
+)
+TWO_DRIVERS: Final = Kind(
+    "two_drivers",
+    Subject.JOB,
+    "a driver of an earlier run is still seen: its batches are refused",
+    cure="end that process: only the newest run may begin batches",
 )
 
 # --- of what is read -----------------------------------------------------------------

@@ -74,6 +74,7 @@ class SourceKind(Word):
     OUTBOX = "outbox"
     LOG = "log"
     RECORDS = "records"
+    JOB = "job"
     CLOCK = "clock"
     SETTINGS = "settings"
     ENVIRONMENT = "environment"
@@ -87,7 +88,7 @@ class Source(NamedTuple):
     # application's in the log.
     kind: SourceKind
     participant: str = ""  # its name; empty for what is none
-    application: str = ""  # of `SCOPE`, `OUTBOX` and `RECORDS`
+    application: str = ""  # of `SCOPE`, `OUTBOX`, `RECORDS` and `JOB`
 
     def __str__(self) -> str:
         words = {
@@ -97,6 +98,7 @@ class Source(NamedTuple):
             SourceKind.LOG: LOG,
             SourceKind.RECORDS: f"{LOG} of {self.application}",
             SourceKind.CLOCK: "the clock",
+            SourceKind.JOB: self.application,
         }
         return words.get(self.kind, str(self.kind))
 

@@ -28,6 +28,7 @@ from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, ParticipantState, Refusal
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
+from tracing_2pc.inspection.jobs import jobs_of
 from tracing_2pc.inspection.participants import (
     NOT_READ,
     Lists,
@@ -189,15 +190,17 @@ def _read_log(
     states = log.states_of(sorted(listed - records.keys()))
     # On record, unfinished, and not read above: another process has just begun it.
     refused |= {t.application for t, state in states.items() if state not in FINAL}
+    presences, clock = log.presences(), log.clock()
     return LogEvidence(
         records,
         {id_: deliveries.get(str(id_), {}) for id_ in records},
         {t: state for t, state in states.items() if state in FINAL},
         log.forgotten_by_application(),
-        log.clock(),
+        clock,
         frozenset(refused),
         passed,
         commits,
+        jobs_of(presences, clock),
     )
 
 

@@ -48,8 +48,10 @@ from tracing_2pc.inspection.evidence import (
 from tracing_2pc.inspection.findings import (
     SKEW,
     find_at_outboxes,
+    find_in_job,
     not_read,
 )
+from tracing_2pc.inspection.jobs import jobs_of
 from tracing_2pc.inspection.kind import Subject
 from tracing_2pc.inspection.participants import (
     ParticipantReport,
@@ -221,7 +223,8 @@ def view_transaction(
         forgotten_through=forgotten_by_application.get(transaction.application),
         prepared={r.participant: r.prepared for r in reports if r.prepared},
         answers={r.participant: r.answer for r in reports if r.answer},
-        clock=log.clock(),
+        clock=(log_clock := log.clock()),
+        job=jobs_of(log.presences(), log_clock).get(transaction.application),
         passed=record is not None
         and record.passed_by is not None
         and is_newest(log, transaction)
@@ -311,6 +314,8 @@ def _view_of(
     near = tuple(_near(log, record)) if record else ()
     replayed = record is not None and is_to_be_replayed(record.state, transaction, near)
     context = ActionContext(evidence, reports, findings, settings, begin, replayed)
+    job = evidence.job if replayed or (record and not record.finished) else None
+    of_job = find_in_job(job, now) if job is not None else ()
     audit = tuple(log.audit(transaction))
     receipts = record.receipts if record else ()
     deliveries = evidence.deliveries
@@ -333,7 +338,7 @@ def _view_of(
         rows=record.rows if record else 0,
         audit=audit,
         participants=tuple(reports),
-        findings=(*findings, *waiting, *unread),
+        findings=(*of_job, *findings, *waiting, *unread),
         left_alone=left_alone,
         timeline=_timeline(record, deliveries, audit, reports),
         next=next_steps(context),

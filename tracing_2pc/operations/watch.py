@@ -205,6 +205,15 @@ def observe_sweeps(watcher: Watcher, participants: Sequence[str], clock: Clock) 
             counts[label,] += last[application]
         return _samples("tpc.quarantined_transactions", counts or {("",): 0})
 
+    def down() -> Iterator[Sample]:
+        last, now = watcher.last.down, clock.now()
+        labels = _label_applications(sorted(last, key=lambda name: not last[name]))
+        ages = (
+            ((labels[name],), 0.0 if since is None else max(0.0, now - since))
+            for name, since in last.items()
+        )
+        return _samples("tpc.job.down_age", _greatest(ages))
+
     def last_success() -> Iterator[Sample]:
         for name in (LOG, *participants):
             yield watcher.succeeded.get(name, 0.0), {"participant": name}
@@ -215,6 +224,7 @@ def observe_sweeps(watcher: Watcher, participants: Sequence[str], clock: Clock) 
     instruments.observe("tpc.oldest_diagnosed_age", diagnosed)
     instruments.observe("tpc.oldest_pending_age", pending)
     instruments.observe("tpc.quarantined_transactions", quarantined)
+    instruments.observe("tpc.job.down_age", down)
     instruments.observe("tpc.watcher.last_success_timestamp", last_success)
     observe_gauges(
         lambda: [

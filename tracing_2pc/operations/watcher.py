@@ -29,7 +29,7 @@ from tracing_2pc.inspection.diagnosis import (
 )
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
 from tracing_2pc.inspection.findings import find_all
-from tracing_2pc.inspection.kind import Kind
+from tracing_2pc.inspection.kind import Kind, Subject
 from tracing_2pc.inspection.participants import (
     LOG,
     ReadableParticipant,
@@ -44,6 +44,9 @@ SNAPSHOTS: Final = 100
 """Spans of what is stuck that one sweep makes, the gravest first."""
 
 HOUR: Final = 3600.0
+
+_KEPT: Final = (Subject.DIAGNOSIS, Subject.TRANSACTION, Subject.JOB)
+"""What findings are about that stay while what they are about cannot be read."""
 
 RecoverApplication: TypeAlias = Callable[[str], Iterator[RecoveryResult]]
 """Finishes what the log has decided of an application; see `Recovery.sweep`."""
@@ -74,6 +77,8 @@ class Sweep:
     # Seconds since the oldest commit was decided, then, by application and participant
     # that has not acknowledged it; from `LATE` on.
     pending: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+    # By application: since when its job is down, in Unix seconds; None while it is not.
+    down: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
     # What participants without a service measure, by name; those that could be read.
     gauges: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     # Where that was asked for, what was done, and what could not be, unless the sweep
@@ -202,16 +207,21 @@ class Watcher:
     def _find(self, evidence: Evidence) -> list[Finding]:
         """Return the findings, with the old ones that cannot be read again now."""
         findings = find_all(evidence, self.settings)
-        before = (f for f in self.last.findings if isinstance(f.about, TransactionId))
+        last = self.last.findings
+        before = (f for f in last if f.kind.subject in _KEPT)
         missing = _without(before, findings)
         findings += [f for f in missing if _is_hidden(f, evidence)]
         return gravest_first(findings)
 
     def _compare(self, evidence: Evidence) -> Sweep:
         before, findings = self.last, tuple(self._find(evidence))
-        started, pending = before.started, before.pending
-        if evidence.log is not None:
-            started, pending = _started(evidence.log), _pending(evidence.log)
+        started, pending, down = before.started, before.pending, before.down
+        if (log := evidence.log) is not None:
+            started, pending = _started(log), _pending(log)
+            down = {
+                name: evidence.now - job.age if job.is_down else None
+                for name, job in log.jobs.items()
+            }
         return Sweep(
             self.clock.now(),
             findings,
@@ -219,6 +229,7 @@ class Watcher:
             removed=_without(before.findings, findings),
             started=started,
             pending=pending,
+            down=down,
             gauges={
                 name: description.gauges
                 for name, description in evidence.descriptions.items()
@@ -330,7 +341,8 @@ def _is_hidden(finding: Finding, evidence: Evidence) -> bool:
     """Whether what it is about cannot be read, so that it may still be so."""
     if (log := evidence.log) is None:
         return True
-    id_ = finding.transaction
+    if not isinstance(id_ := finding.about, TransactionId):
+        return False
     if id_.application in log.refused:
         return True
     # Or our token is now bound to another application.

@@ -76,7 +76,7 @@ class StreamContext:
         run = run if query and run else uuid.uuid4().hex
         context = cls(spark, run, query, _active_session())
         context._refuse_what_cannot_be_replayed()
-        if (running := context._query()) is not None:
+        if (running := context.find_query()) is not None:
             # Rather than the job group: a callback may have set its own.
             context = dataclasses.replace(context, run=str(running.runId))
         return context
@@ -96,7 +96,7 @@ class StreamContext:
         `stop()` interrupts Spark jobs, and waits for plain Python: a callback that
         waits must ask.
         """
-        query = self._query()
+        query = self.find_query()
         return query is not None and not query.isActive
 
     @contextlib.contextmanager
@@ -126,7 +126,8 @@ class StreamContext:
     def _cancel_jobs(self, tag: str) -> None:
         self.spark.cancelJobsWithTag(tag)
 
-    def _query(self) -> Any:
+    def find_query(self) -> Any:
+        """Return Spark's query; None where there is none, or it cannot be asked for."""
         if self.query is None:
             return None
         try:
@@ -137,7 +138,7 @@ class StreamContext:
     def _refuse_what_cannot_be_replayed(self) -> None:
         kind, place, name = "", "", None
         with contextlib.suppress(Exception):  # a private API: absent is no answer
-            query = self._query()
+            query = self.find_query()
             kind = str(query._jsq.streamingQuery().getClass().getSimpleName())
             place = str(query._jsq.streamingQuery().resolvedCheckpointRoot())
             name = query.name
@@ -157,7 +158,7 @@ class StreamContext:
     def _is_drawn(self, place: str) -> bool:
         """Whether Spark drew the last folder's name, below one from the settings."""
         setting = "spark.sql.streaming.checkpointLocation"
-        root = self._query() and self.session.conf.get(setting, None)
+        root = self.find_query() and self.session.conf.get(setting, None)
         return bool(root) and _DRAWN.search(place) is not None
 
 

@@ -36,7 +36,10 @@ from tracing_2pc.spark.context import (
 from tracing_2pc.spark.driver_path import DriverPath, TooLargeError, write_in_driver
 from tracing_2pc.spark.links import check_links
 from tracing_2pc.spark.pickling import check_pickles
+from tracing_2pc.spark.presence import be_present, end_presence
 from tracing_2pc.spark.query_errors import (
+    StoppedError,
+    describe_end,
     describe_failure,
     forget_end,
     reason_of,
@@ -192,24 +195,31 @@ class ForeachBatch:
         stream = None
         try:
             stream = self._stream_of(df)
-            log = self.job.settings.log or ""
-            with called_once(self.job.application, log, stream.run, batch):
-                self._apply(df, batch, stream)
+            log = self._open_log()
+            be_present(log, self.job.application, stream.run, stream.find_query)
+            address = self.job.settings.log or ""
+            with called_once(self.job.application, address, stream.run, batch):
+                self._apply(df, batch, stream, log)
         except Exception as error:  # noqa: BLE001 - raised again, or what it stands for
             stopping = stream is not None and stream.stopping()
             short = report_end(error, self.job.application, batch, stopping=stopping)
+            reason = None if isinstance(short, StoppedError) else describe_end(error)
+            if self.log is not None:
+                end_presence(self.log, self.job.application, batch, reason)
         else:
             return
         # Py4J hands the whole traceback on as text, with causes and contexts.
         raise short.with_traceback(None) from None
 
-    def _apply(self, df: DataFrame, batch: int, stream: StreamContext) -> None:
+    def _apply(
+        self, df: DataFrame, batch: int, stream: StreamContext, log: OperatorLog
+    ) -> None:
         started = time.monotonic()
         path = self._driver_path
         in_driver = path.fits(self.job.sink, stream.query and stream.run)
         attempt = _Attempt(df, stream, self.job, self.routes, in_driver)
         try:
-            wrote = self._try(attempt, batch)
+            wrote = self._try(attempt, batch, log)
         except TooLargeError:
             if stream.stopping():
                 raise
@@ -220,7 +230,7 @@ class ForeachBatch:
                 *(self.job.application, batch, path.arrow_bytes or 0),
             )
             attempt = _Attempt(df, stream, self.job, self.routes, in_driver=False)
-            wrote = self._try(attempt, batch)
+            wrote = self._try(attempt, batch, log)
         path.arrow_bytes = attempt.arrow_bytes or path.arrow_bytes
         if wrote:
             logger.info(
@@ -246,11 +256,11 @@ class ForeachBatch:
             refuse_local_files(self.job.sink)  # a session may be younger than its job
         return self._stream
 
-    def _try(self, attempt: _Attempt, batch: int) -> bool:
+    def _try(self, attempt: _Attempt, batch: int, log: OperatorLog) -> bool:
         """Make one attempt at the batch; False if it was a replay."""
         stream = attempt.stream
         try:
-            return self._coordinator(stream).apply(
+            return self._coordinator(stream, log).apply(
                 batch,
                 run=stream.run,
                 query=stream.query,
@@ -267,13 +277,16 @@ class ForeachBatch:
                 raise AbortedError(what) from error
             raise
 
-    def _coordinator(self, stream: StreamContext) -> Coordinator:
+    def _open_log(self) -> OperatorLog:
         if self.log is None:
             self.job.check()
             start_sending(participants_of(self.job.sink))
             self.log = open_log(self.job.settings.log or "")
+        return self.log
+
+    def _coordinator(self, stream: StreamContext, log: OperatorLog) -> Coordinator:
         coordinator = self.job.coordinator(
-            self.log,
+            log,
             OpenTelemetryTracing(),
             stream.stopping,
             stream=stream.query is not None,  # else it is called by hand

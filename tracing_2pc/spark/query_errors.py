@@ -77,6 +77,11 @@ def describe_failure(error: BaseException) -> str:
     return f"{task}{reason_of(error)}"
 
 
+def describe_end(error: Exception) -> str:
+    """Return why a batch ended the query: our message, or the reason of another."""
+    return str(error) if isinstance(error, TwoPhaseError) else reason_of(error)
+
+
 def forget_end(application: str) -> None:
     """Forget how an earlier query of the application ended: it runs again."""
     _ends.pop(application, None)
@@ -90,7 +95,7 @@ def report_end(
     If the program ends with that, it is logged again, below what Spark has printed.
     """
     batch = f"batch {number} of {application}"
-    reason = str(error) if isinstance(error, TwoPhaseError) else reason_of(error)
+    reason = describe_end(error)
     logger.debug("%s ended: in full", batch, exc_info=error)
     if stopping and not _is_news(error):
         level = logging.WARNING if isinstance(error, InDoubtError) else logging.INFO

@@ -1,0 +1,157 @@
+"""Reports to the decision log that a driver is there, and how its query ends.
+
+Who looks at the log can so tell a stream that waits for input from a job that is gone.
+A thread reports while the query is active. An end is reported by the callback, by that
+thread, or at the exit of the process; a process that is killed reports none, and is
+not seen any more. A report that fails is never an error of a batch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.forks import after_fork
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.spark.query_errors import reason_of
+
+EVERY: Final = 10.0
+"""Seconds between two reports."""
+
+_LOOK: Final = 1.0
+"""Seconds between two looks at whether the query is active."""
+
+logger = logging.getLogger(__name__)
+
+_present: Final[dict[tuple[str, str], Presence]] = {}
+"""The newest of this process, by the addresses of logs and the applications."""
+
+after_fork(_present.clear)
+
+
+class Presence:
+    """The driver of one run, as it reports itself.
+
+    Args:
+        log: where it reports, from a thread of its own, too.
+        application: whose run it is.
+        run: the id of that.
+        query: Spark's; only `isActive` and `exception()` are asked.
+    """
+
+    def __init__(self, log: OperatorLog, application: str, run: str, query: Any):
+        self._log = log
+        self._application = application
+        self.run = run
+        self._query = query
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._stay, name=f"tpc-presence-{application}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Report from now on, until the query ends."""
+        self._thread.start()
+
+    def end(self, error: str | None = None) -> None:
+        """Report that the run was stopped, or by what error it has ended; once."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._ended.set()
+                self._report_end(error)
+
+    def end_with_process(self) -> None:
+        """Report how it ends, where the process ends first."""
+        if self._ended.is_set():
+            return
+        error = self._how_it_ended()
+        uncaught = getattr(sys, "last_value", None)
+        if error is None and uncaught and not isinstance(uncaught, KeyboardInterrupt):
+            error = f"its program ended: {type(uncaught).__name__}: {uncaught}"
+        self.end(error and " ".join(error.split())[:500])
+
+    def _stay(self) -> None:
+        due = time.monotonic()
+        while not self._ended.is_set():
+            if not self._is_active():
+                self.end(self._how_it_ended())
+            elif time.monotonic() >= due:
+                due = time.monotonic() + EVERY
+                with self._lock:
+                    if not self._ended.is_set():
+                        self._report()
+            self._ended.wait(_LOOK)
+
+    def _is_active(self) -> bool:
+        try:
+            return bool(self._query.isActive)
+        except Exception:  # noqa: BLE001 - the JVM may be gone, Py4J has many errors
+            return False
+
+    def _how_it_ended(self) -> str | None:
+        """Return by what error the query has ended; None where it was stopped."""
+        try:
+            error = self._query.exception()
+        except Exception as unknown:  # noqa: BLE001 - as above
+            return reason_of(unknown)
+        return None if error is None else reason_of(error)
+
+    def _report(self) -> None:
+        host, process, report = os.uname().nodename, os.getpid(), self._log
+        self._try(
+            lambda: report.report_presence(*self._key, host=host, process=process)
+        )
+
+    def _report_end(self, error: str | None) -> None:
+        self._try(lambda: self._log.report_end(*self._key, error))
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self._application, self.run
+
+    def _try(self, report: Callable[[], object]) -> None:
+        try:
+            report()
+        except DecisionLogError as error:
+            logger.debug("presence not reported: %s: %s", self._application, error)
+
+
+def be_present(
+    log: OperatorLog, application: str, run: str, find_query: Callable[[], Any]
+) -> None:
+    """Report a run of this process until it ends, unless that is done already.
+
+    Nothing is reported where there is no query: a callback that is called by hand.
+    """
+    key = log.address, application
+    known = _present.get(key)
+    if (known is not None and known.run == run) or (query := find_query()) is None:
+        return
+    if not _present:
+        atexit.unregister(_end_all)
+        atexit.register(_end_all)
+    _present[key] = Presence(log, application, run, query)
+    _present[key].start()
+
+
+def end_presence(
+    log: OperatorLog, application: str, batch: int, reason: str | None
+) -> None:
+    """Report that a batch has ended the run of this process; None: it was stopped."""
+    if (presence := _present.pop((log.address, application), None)) is not None:
+        presence.end(reason and f"batch {batch}: {reason}")
+
+
+def _end_all() -> None:
+    for presence in list(_present.values()):
+        with contextlib.suppress(Exception):
+            presence.end_with_process()
