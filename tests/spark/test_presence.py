@@ -115,6 +115,7 @@ def test_an_error_that_was_caught_is_no_end(world, monkeypatch):
 
 def test_a_log_that_cannot_be_written_is_no_error_of_a_batch(world, monkeypatch):
     """Nothing is known of the driver then."""
+
     def refuse(*_: object, **__: object) -> None:
         raise DecisionLogError("the disk is full")
 
@@ -125,7 +126,7 @@ def test_a_log_that_cannot_be_written_is_no_error_of_a_batch(world, monkeypatch)
     world.assert_exactly_once(2)
 
 
-# --- a process that ends ---------------------------------------------------------------
+# --- a process that ends -------------------------------------------------------------
 
 
 @pytest.fixture

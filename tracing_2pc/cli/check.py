@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import time
 from collections.abc import Iterator
 
 from tracing_2pc.cli.arguments import DONE, LEFT
@@ -47,6 +48,7 @@ def lines(result: CheckResult) -> Iterator[str]:
     yield paint("settings", "bold")
     yield from table([(s.name, s.origin, s.value) for s in result.settings], "  ")
     yield from headed("log", _log(result))
+    yield from headed("jobs", _jobs(result))
     yield from headed("participants", _participants(result))
     yield from headed("problems", _problems(result))
     yield ""
@@ -66,6 +68,11 @@ def _log(result: CheckResult) -> Iterator[str]:
         *result.log.durability.items(),
         ("unfinished", ", ".join(f"{n} {state}" for state, n in states) or "none"),
     ]
+    yield from table(rows, "  ")
+
+
+def _jobs(result: CheckResult) -> Iterator[str]:
+    rows = [(job.application, job.describe(time.time())) for job in result.jobs]
     yield from table(rows, "  ")
 
 

@@ -19,7 +19,7 @@ from tracing_2pc.core.model import DeliveryRecord, TransactionId
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL
-from tracing_2pc.inspection.diagnosis import Finding, why_no_record
+from tracing_2pc.inspection.diagnosis import Finding, is_undelivered, why_no_record
 from tracing_2pc.inspection.evidence import Evidence, oldest
 from tracing_2pc.inspection.findings import find_all, is_of_another
 from tracing_2pc.inspection.participants import (
@@ -61,6 +61,8 @@ class TransactionList:
     orphans: tuple[Orphan, ...]
     # Of unfinished transactions, by id and by participant.
     deliveries: Mapping[str, Mapping[str, DeliveryRecord]]
+    # Decided, and no participant was asked: the driver that does that is gone.
+    undelivered: frozenset[TransactionId]
     # All that is wrong, whatever the filters of transactions let through, but for what
     # is of another application only.
     findings: tuple[Finding, ...]
@@ -97,6 +99,11 @@ def list_transactions(
         tuple(lost),
         tuple(orphans),
         log.deliveries_of_unfinished(),
+        frozenset(
+            case.transaction
+            for case in evidence.transactions(settings.safety_interval)
+            if is_undelivered(case)
+        ),
         tuple(one for one in found if not is_of_another(one.about, application)),
     )
 

@@ -25,6 +25,7 @@ from tracing_2pc.inspection.findings import (
     find_in_settings,
     find_others,
 )
+from tracing_2pc.inspection.jobs import Job
 from tracing_2pc.inspection.participants import Source, SourceKind
 from tracing_2pc.inspection.survey import describe_all, survey_all
 from tracing_2pc.operations.wiring import open_configured_log, open_participants
@@ -47,6 +48,7 @@ class CheckResult:
     settings: tuple[ShownSetting, ...]
     log: LogCondition | None  # what its database is like; None where it cannot be read
     unfinished: Mapping[str, int]  # transactions by state, bounded
+    jobs: tuple[Job, ...]  # of the applications whose drivers report, by name
     participants: tuple[ParticipantDescription, ...]  # in the settings' order
     findings: tuple[Finding, ...]  # all that is wrong
 
@@ -58,7 +60,7 @@ def check(settings: Settings) -> CheckResult:
     timeouts at most, beside what the log's database takes to connect.
     """
     findings = [*find_in_settings(settings, lifecycle.problems())]
-    condition, states = None, Counter[str]()
+    condition, states, jobs = None, Counter[str](), tuple[Job, ...]()
     descriptions: Mapping[str, ParticipantDescription] = {}
     participants: Mapping[str, RemoteParticipant] = {}
     try:
@@ -70,8 +72,10 @@ def check(settings: Settings) -> CheckResult:
         with open_configured_log(settings) as log:
             condition = log.condition()
             evidence = survey_all(log, participants, settings, SystemClock(), bool)
-        records = evidence.log.records.values() if evidence.log else ()
-        states = Counter(str(record.state) for record in records)
+        if evidence.log is not None:
+            records = evidence.log.records.values()
+            states = Counter(str(record.state) for record in records)
+            jobs = tuple(evidence.log.jobs.values())
         descriptions = evidence.descriptions
         findings += [*find_in_condition(condition), *find_all(evidence, settings)]
     except TwoPhaseError as error:
@@ -86,7 +90,7 @@ def check(settings: Settings) -> CheckResult:
         if name != "origins"
     )
     described = tuple(descriptions.values())
-    return CheckResult(shown, condition, states, described, tuple(findings))
+    return CheckResult(shown, condition, states, jobs, described, tuple(findings))
 
 
 def _text(name: str, value: Any) -> str:

@@ -196,7 +196,9 @@ class ForeachBatch:
         try:
             stream = self._stream_of(df)
             log = self._open_log()
-            be_present(log, self.job.application, stream.run, stream.find_query)
+            # Under Connect Spark kills the process where a query ends, as it may end.
+            if self._connect is None:
+                be_present(log, self.job.application, stream.run, stream.find_query)
             address = self.job.settings.log or ""
             with called_once(self.job.application, address, stream.run, batch):
                 self._apply(df, batch, stream, log)

@@ -3,7 +3,8 @@
 Who looks at the log can so tell a stream that waits for input from a job that is gone.
 A thread reports while the query is active. An end is reported by the callback, by that
 thread, or at the exit of the process; a process that is killed reports none, and is
-not seen any more. A report that fails is never an error of a batch.
+not seen any more. A report that fails is never an error of a batch. Under Connect
+nothing is reported: Spark kills the process of a callback, however its query ends.
 """
 
 from __future__ import annotations

@@ -15,6 +15,10 @@ from tracing_2pc.operations.actions.forget import FORGET
 from tracing_2pc.operations.actions.inbox import KEEP, RETIRE
 from tracing_2pc.operations.actions.outbox_again_all import AGAIN_ALL
 from tracing_2pc.operations.actions.recover import RECOVER
+from tracing_2pc.operations.actions.retire import RETIRE as RETIRE_APPLICATION
 
-ACTIONS: Final[tuple[Action, ...]] = (RECOVER, AGAIN_ALL, RETIRE, KEEP, FORGET, ADOPT)
+ACTIONS: Final[tuple[Action, ...]] = (
+    *(RECOVER, RETIRE_APPLICATION),
+    *(AGAIN_ALL, RETIRE, KEEP, FORGET, ADOPT),
+)
 """All of them, in the order of the help."""
