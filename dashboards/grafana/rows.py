@@ -126,6 +126,18 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             red=1,
         ),
         Panel(
+            "Jobs that are down",
+            "Since a job failed, or since its driver was last seen; 0 while it runs, "
+            "and after it was stopped.",
+            "s",
+            (
+                Query(
+                    f"max by (application) (tpc_job_down_age_seconds{JOB})",
+                    "{{application}}",
+                ),
+            ),
+        ),
+        Panel(
             "Oldest unfinished",
             "Age of the oldest transaction that the log has not closed.",
             "s",

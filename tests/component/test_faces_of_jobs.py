@@ -82,7 +82,9 @@ def test_a_stream_that_waits_or_was_stopped_is_well(operator: Operator) -> None:
 def test_two_drivers_of_one_application_are_named(operator: Operator) -> None:
     """The earlier run is to be ended; its batches are refused."""
     report(operator.at, "r1", seen=UNSEEN / 2)
-    report(operator.at, "r2", process=8)
+    report(operator.at, "r2", process=8, seen=UNSEEN / 3)
+    operator.out(0, "check")  # the first one may have been killed before that
+    report(operator.at, "r1", seen=UNSEEN / 4)
     _, (checked,) = operator.json("check")
     (finding,) = checked["findings"]
     assert finding["kind"] == "two_drivers"

@@ -25,7 +25,7 @@ from support.waiting import AT_LAST, AT_ONCE, PATIENT
 from support.watch import NAMES, OVERDUE, SETTINGS, Site, names_of, site
 
 from tracing_2pc.cli.watch import LINES, items, line
-from tracing_2pc.core.errors import ParticipantUnavailableError
+from tracing_2pc.core.errors import DecisionLogError, ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
 from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import Decision, TransactionState, Verdict
@@ -685,6 +685,41 @@ def test_a_commit_that_is_not_acknowledged_has_an_age_as_it_was_read(at, measure
     watcher.sweep()
     assert [k for k in measured() if "pending" in k] == [pending % "notifier"]
     assert measured()[pending % "notifier"] == 52
+
+
+def test_a_job_that_is_down_has_an_age(at, measured):
+    """It grows between two sweeps, and is 0 for what runs or was stopped."""
+    down = 'tpc_job_down_age_seconds{application="%s"}'
+    watcher = watching(at, observe=NAMES)
+    for name in ("orders", "totals", "sales"):
+        at.log.report_presence(name, "r", host="h", process=7)
+    at.log.report_end("totals", "r")
+    at.log.report_end("sales", "r", "the disk is full")
+    at.time.advance(60)
+    added = {(str(f.about), str(f.kind)) for f in watcher.sweep().added}
+    assert added == {("orders", "job_gone"), ("sales", "job_failed")}
+    at.time.advance(10)
+    ages = measured()
+    assert [ages[down % n] for n in ("orders", "totals", "sales")] == [70, 0, 70]
+    at.log.report_presence("orders", "r2", host="h", process=8)
+    gone = watcher.sweep().removed
+    assert [str(finding.about) for finding in gone] == ["orders"]
+    assert measured()[down % "orders"] == 0
+
+
+def test_what_was_said_of_a_job_stays_while_the_log_cannot_be_read(at, monkeypatch):
+    """No answer is no evidence, neither for it nor against."""
+    watcher = watching(at)
+    at.log.report_presence("orders", "r", host="h", process=7)
+    at.time.advance(60)
+    assert [str(f.kind) for f in watcher.sweep().findings] == ["job_gone"]
+
+    def refuse() -> None:
+        raise DecisionLogError("no answer")
+
+    monkeypatch.setattr(at.log, "presences", refuse)
+    kinds = {str(f.kind) for f in watcher.sweep().findings}
+    assert kinds == {"job_gone", "unreadable"}
 
 
 def test_applications_are_named_in_metrics_up_to_a_number(at, measured):

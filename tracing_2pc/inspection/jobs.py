@@ -40,7 +40,7 @@ class Job:
     state: JobState
     age: float  # seconds since its driver was seen, or since the job ended
     newest: Presence
-    # Drivers of earlier runs that are still seen.
+    # Drivers of earlier runs that were seen after the newest one began.
     others: tuple[Presence, ...] = ()
 
     @property
@@ -74,7 +74,9 @@ def jobs_of(presences: Iterable[Presence], clock: float) -> dict[str, Job]:
 
 def _job(runs: list[Presence], clock: float) -> Job:
     *earlier, newest = runs
-    others = (p for p in earlier if p.ended is None and clock - p.seen < UNSEEN)
+    # One that was killed just before the newest run began is not there any more.
+    seen_since = max(newest.since, clock - UNSEEN)
+    others = (p for p in earlier if p.ended is None and p.seen > seen_since)
     state, since = JobState.RUNNING, newest.seen
     if newest.ended is not None:
         state, since = JobState.STOPPED, newest.ended

@@ -207,9 +207,9 @@ NOT_TOLD: Final = Kind(
 _JOB_DOWN: Final = Alert(
     "TpcJobDown",
     "the job of {application} has ended {age} ago, and nobody has stopped it",
-    "It has failed, or its driver is not seen any more. {application} writes nothing "
-    "until it is started; what is decided stays in the log and is delivered then, or "
-    "by tracing-2pc recover.",
+    "It has failed, or its driver is not seen any more. Until it is started, nothing "
+    "of {application} is written; what is decided stays in the log, and is delivered "
+    "then, or by tracing-2pc recover.",
     "tpc.job.down_age",
     MISSED,
     by=("job", "application"),
