@@ -18,7 +18,7 @@ from support.texts import texts
 from support.waiting import PATIENT
 
 from tracing_2pc.core import names
-from tracing_2pc.operations.acts import OF_RELAY, REQUEST_ACTS
+from tracing_2pc.operations.actions.outbox import EFFECTS
 from tracing_2pc.outbox.relay import Position
 
 TEXTS = texts("component")
@@ -96,6 +96,8 @@ def test_again_all(operator, mailer):
     words = ("outbox", "again-all", "--participant", "mailer", "--yes")
     _, (item,) = operator.json(*words, "--application", "bills")
     assert item["requests"] == []
+    _, (item,) = operator.json(*words, "--transaction", "orders.9.1")
+    assert item["requests"] == []
     code, out, _ = operator.says(*words)
     assert (code, out) == (0, "2 requests at mailer wait to be sent again\n")
     assert mailer.visible() == 2
@@ -105,6 +107,20 @@ def test_again_all(operator, mailer):
     code, out, _ = operator.says(*words)
     assert (code, out) == (0, "0 requests at mailer wait to be sent again\n")
     assert "no participant 'x'" in operator.err(2, *words[:3], "x", "--yes")
+
+
+def test_what_a_person_does_by_a_command_is_traced(mailer, tmp_path):
+    """Where the environment asks for spans."""
+    with serving(mailer.app) as url:
+        code, shown = on_a_terminal(
+            *("outbox", "again-all", "--participant", "mailer", "--yes"),
+            typed="",
+            TPC_PARTICIPANTS=f"mailer={url}",
+            TPC_TOKEN="a-token-of-anna",
+            TPC_TRACE_FILE=str(tmp_path / "spans"),
+        )
+    assert code == 0, shown
+    assert "POST /outbox/again" in (tmp_path / "spans").read_text()
 
 
 def test_drop(operator, mailer):
@@ -230,7 +246,8 @@ def test_a_relay_that_has_stopped_goes_on_from_a_transaction(
         assert out == "transaction orders.2.1 at topic counts as published\n"
         assert operator.says("outbox", "ls", "--participant", "topic")[0] == 0
     assert_of_the_registry(world.client.get("/metrics").text)
-    assert {*REQUEST_ACTS, *OF_RELAY} <= {*names.LABELS["action"]}
+    words = {word for effects in EFFECTS.values() for word in effects}
+    assert words <= {*names.LABELS["action"]}
     while relay.turn() == 0.0:
         pass
     assert topic.transactions() == ["orders.3.1"]

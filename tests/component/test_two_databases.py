@@ -16,6 +16,7 @@ from support.texts import texts
 
 from tracing_2pc import ParticipantSink, Settings, write
 from tracing_2pc.cli import main
+from tracing_2pc.console.state import ConsoleSources
 from tracing_2pc.core.errors import (
     AbortedError,
     ConfigurationError,
@@ -31,13 +32,14 @@ from tracing_2pc.core.model import (
     Receipt,
     TransactionRecord,
 )
+from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.states import Decision, Refusal, TransactionState
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.listing import list_transactions
 from tracing_2pc.inspection.survey import describe_all
 from tracing_2pc.inspection.view import view_transaction
-from tracing_2pc.operations.acts import Reach, resolving
+from tracing_2pc.operations.actions.resolve import RESOLVE
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.resolve import resolve_orphan
 from tracing_2pc.operations.wiring import open_participants
@@ -164,9 +166,12 @@ def test_each_application_has_addresses_of_its_own(world):
         assert (report.participant, report.state) == ("orders", "prepared")
     described = describe_all(participants)
     assert [d.participant for d in described.values()] == list(names)
-    reach = Reach(world.log, participants, settings, lambda _: None)
+    reach = ConsoleSources(
+        world.log, participants, settings, lambda _: None, SystemClock()
+    )
+    given = {"transaction": str(records[1].id), "abort": "yes", "at": "orders"}
     with pytest.raises(ContractError) as raised:
-        resolving(reach, records[1].id, Decision.ABORT, at="orders").check()
+        RESOLVE.prepare(reach, given)
     assert TEXTS["the log can finish it"] in str(raised.value)
     for record in records:
         world.log.abort(record.id, who="me", why="a test")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 
 from support.console import (
@@ -32,13 +31,6 @@ from tracing_2pc.testing import temporary_log
 
 TEXTS = texts("console")
 FORMS = [action for action in ACTIONS if action.title]
-
-
-def confirmed(person: Visitor, slug: str, **fields: str) -> dict[str, str]:
-    """Take the first step; return the fields that the page of the second has."""
-    page = text_of(person.post(f"/actions/{slug}/confirm", **fields))
-    named = re.findall(r'name="([\w-]+)" value="([^"]*)"', page.partition("<dl>")[2])
-    return {name: value for name, value in named if name != "csrf"}
 
 
 def test_each_action_has_a_form_with_the_fields_of_its_command(operator):
@@ -72,7 +64,7 @@ def test_what_is_old_is_forgotten_once_its_number_is_typed(operator, at):
     at.up("notifier")
     operator.resolve(STUCK, "commit")
     at.time.advance(10)
-    fields = confirmed(operator, "forget", application="orders", before="1s")
+    fields = operator.begin("forget", application="orders", before="1s")
     assert at.log.read(TransactionId.parse(DONE)) is not None
     answer = operator.post("/actions/forget/do", **fields)
     assert answer.status_code == 400, "nobody has typed the number"
@@ -95,7 +87,7 @@ def test_what_has_changed_since_is_shown_again(operator, at):
         at.commit(third, name)
     at.log.finish(third)
     at.time.advance(10)
-    fields = confirmed(operator, "forget", application="orders", before="1s")
+    fields = operator.begin("forget", application="orders", before="1s")
     at.log.forget("orders", finished_before=at.time.now(), limit=1)
     answer = operator.post("/actions/forget/do", **fields, number="2")
     assert TEXTS["changed since"] in text_of(answer, 409)
@@ -115,12 +107,26 @@ def test_nothing_old_is_said_and_a_wrong_field_is_named(operator):
     assert operator.post("/actions/no-such/confirm").status_code == 404
 
 
+def test_a_log_that_cannot_be_read_is_named_and_nothing_else_of_it(operator, at):
+    """503, as on any page: no SQL, no path; and nothing was done."""
+    at.log.close()
+    (at.folder / "log" / "decisions.db").write_bytes(b"no database" * 1000)
+    for slug, fields in (
+        ("forget", {"application": "orders", "before": "1s"}),
+        ("resolve", {"transaction": STUCK, "commit": "yes", "reason": "r"}),
+    ):
+        page = text_of(operator.post(f"/actions/{slug}/confirm", **fields), 503)
+        assert TEXTS["no log"] in page
+        for secret in ("SELECT", "sqlite", "decisions.db"):
+            assert secret not in page
+
+
 def test_what_is_decided_is_finished_from_the_browser(at, monkeypatch):
     """As `recover` does, by the settings; what is left is said, and is a warning."""
     for name in ("LOG_EVERY", "HOURS_EVERY", "VIEW_EVERY"):
         monkeypatch.setattr(state, name, 0.0)
     person = visitor(console_of(at), OPERATOR)
-    fields = confirmed(person, "recover", application="orders")
+    fields = person.begin("recover", application="orders")
     answer = person.post("/actions/recover/do", **fields)
     assert answer.status_code == 303
     page = person.get(answer.location)
@@ -130,7 +136,7 @@ def test_what_is_decided_is_finished_from_the_browser(at, monkeypatch):
     at.up("notifier")
     urls = {name: at.observed[name].url for name in NAMES}
     person = visitor(console_of(at, participants=urls), OPERATOR)
-    fields = confirmed(person, "recover", application="orders")
+    fields = person.begin("recover", application="orders")
     page = person.get(person.post("/actions/recover/do", **fields).location)
     assert 'class="notice well"' in page
     assert state_of(at, STUCK) is TransactionState.COMMITTED
@@ -147,7 +153,7 @@ def test_a_reader_of_the_inbox_is_retired(at, operator, tmp_path, monkeypatch):
     answer = operator.post("/actions/inbox-retire/confirm", **elsewhere)
     assert "no inbox" in text_of(answer, 409)
     operator = visitor(console_of(at, inbox="env:INBOX_DATABASE"), OPERATOR)
-    fields = confirmed(operator, "inbox-retire", reader="totals")
+    fields = operator.begin("inbox-retire", reader="totals")
     inbox.store("shop", [NewEvent("c", "1")])
     for name, code in (("", 400), ("audit", 400), ("totals", 303)):
         answer = operator.post("/actions/inbox-retire/do", **fields, number=name)
@@ -175,7 +181,7 @@ def test_a_query_is_adopted_with_its_id_and_a_reason(at, tmp_path):
         person.post("/actions/adopt/confirm", **fields | {"reason": ""}).status_code
         == 400
     )
-    fields = confirmed(person, "adopt", **fields)
+    fields = person.begin("adopt", **fields)
     for number, code in (("", 400), ("8", 400), (query, 303)):
         answer = person.post("/actions/adopt/do", **fields, number=number)
         assert answer.status_code == code
@@ -191,7 +197,7 @@ def test_all_that_a_partner_refused_is_sent_again(mailer, operator):
     """From the participant's page; each is signed."""
     page = operator.get("/participants/mailer")
     assert 'href="/actions/outbox-again-all?participant=mailer"' in page
-    fields = confirmed(operator, "outbox-again-all", participant="mailer")
+    fields = operator.begin("outbox-again-all", participant="mailer")
     assert signed_by_hand(mailer) == []
     answer = operator.post("/actions/outbox-again-all/do", **fields)
     assert answer.location == "/participants/mailer"

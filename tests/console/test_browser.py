@@ -224,8 +224,9 @@ def test_a_form_on_another_page_is_refused(opened, url, at):
     page = opened()
     page.goto("about:blank")
     page.set_content(
-        f'<form method="post" action="{url}/transactions/{STUCK}/resolve">'
-        '<input name="option" value="commit"><button>Win a prize</button></form>'
+        f'<form method="post" action="{url}/actions/resolve/do"><input name="commit" '
+        f'value="yes"><input name="transaction" value="{STUCK}">'
+        "<button>Win a prize</button></form>"
     )
     page.get_by_role("button").click()
     sees(page, "did not come from a page of this console")

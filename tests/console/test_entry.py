@@ -27,14 +27,14 @@ from support.waiting import until
 from tracing_2pc.console.sessions import LIFE, Sessions, Throttle
 from tracing_2pc.core.access import Caller, Role, TokenGate
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.operations.actions import ACTIONS
 from tracing_2pc.wire.error_responses import Problem
 
 TEXTS = texts("console")
 REFUSED = f"/refused/mailer/{MAILED}"
 OPEN = [f"/transactions/{STUCK}", "/transactions/nobody.1.1", "/refused", REFUSED]
-RESOLVING = [
-    *(f"/transactions/{STUCK}/confirm", f"/transactions/{STUCK}/resolve"),
-    *(f"{REFUSED}/confirm", f"{REFUSED}/resolve"),
+ACTING = [
+    f"/actions/{action.slug}/{step}" for action in ACTIONS for step in ("confirm", "do")
 ]
 
 
@@ -67,17 +67,10 @@ def test_only_what_needs_no_session_is_open(app):
         "/participants/<participant:name>",
         "/refused",
         "/refused/<participant:participant>/<key>",
-        "/refused/<participant:participant>/<key>/confirm",
-        "/refused/<participant:participant>/all/<id_>",
-        "/refused/<participant:participant>/all/<id_>/confirm",
-        "/refused/<participant:participant>/all/<id_>/resolve",
-        "/refused/<participant:participant>/<key>/resolve",
         "/search",
         "/static/<path:filename>",
         "/transactions/<id_>",
-        "/transactions/<id_>/confirm",
         "/transactions/<id_>/in/<name>",
-        "/transactions/<id_>/resolve",
     }
 
 
@@ -93,15 +86,16 @@ def test_every_route_for_everybody(at, mailer, who):
     if who == "nobody":
         person.csrf = csrf_in(text_of(person.client.get("/login")))
     values = {"id_": STUCK, "key": MAILED, "participant": "mailer", "name": "ledger"}
-    values["slug"] = "forget"
-    acting = {"option": "again", "reason": "r"}
+    acting = {"key": MAILED, "transaction": STUCK, "commit": "yes", "reason": "r"}
     paths = []
     with app.test_request_context():
         for rule in app.url_map.iter_rules():
             if not rule.endpoint.startswith(("login", "static")):
-                path = url_for(rule.endpoint, **{n: values[n] for n in rule.arguments})
                 methods = (rule.methods or set()) & {"GET", "POST"}
-                paths += [(method, path) for method in methods]
+                for values["slug"] in (action.slug for action in ACTIONS):
+                    named = {name: values[name] for name in rule.arguments}
+                    path = url_for(rule.endpoint, **named)
+                    paths += [(method, path) for method in methods]
     for method, path in paths:
         if path == "/health/live":
             assert person.client.get(path).status_code == 200
@@ -112,7 +106,7 @@ def test_every_route_for_everybody(at, mailer, who):
             assert person.client.get(path).location.startswith("/login"), path
         elif who != "another's operator":
             assert person.client.get(path).status_code in {200, 303, 404}, path
-    assert {path for method, path in paths if method == "POST"} >= {*RESOLVING}
+    assert {path for method, path in paths if method == "POST"} >= {*ACTING}
     assert signed_by_hand(mailer) == []
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
@@ -322,9 +316,9 @@ def test_a_form_that_comes_from_elsewhere_changes_nothing(
     mailer, operator, at, headers
 ):
     """Whatever it knows of ours: the browser says where it is from."""
-    for path in (*RESOLVING, "/logout", "/login"):
-        word = "again" if path.startswith(REFUSED) else "commit"
-        data = {"csrf": operator.csrf, "option": word, "token": OPERATOR}
+    given = {"transaction": STUCK, "commit": "yes", "key": MAILED, "reason": "r"}
+    for path in (*ACTING, "/logout", "/login"):
+        data = {"csrf": operator.csrf, "token": OPERATOR, **given}
         answer = operator.client.post(path, data=data, headers=headers)
         assert answer.status_code == 403
     assert signed_by_hand(mailer) == []
@@ -370,8 +364,9 @@ def test_a_strangers_name_leads_to_no_page(app, name):
 def test_a_form_without_its_token_changes_nothing(mailer, operator, at, csrf):
     """An older browser that says its origin only is believed with it."""
     good, operator.csrf = operator.csrf, csrf
-    for path in (*RESOLVING, "/logout", "/login"):
-        assert operator.post(path, option="commit", token=OPERATOR).status_code == 403
+    fields = {"transaction": STUCK, "commit": "yes", "key": MAILED, "token": OPERATOR}
+    for path in (*ACTING, "/logout", "/login"):
+        assert operator.post(path, **fields).status_code == 403
     assert signed_by_hand(mailer) == []
     assert state_of(at, STUCK) is TransactionState.COMMITTING
     origin = {"Origin": "http://localhost"}
@@ -381,6 +376,7 @@ def test_a_form_without_its_token_changes_nothing(mailer, operator, at, csrf):
 
 def test_a_get_changes_nothing(operator, at):
     """The ways to resolve are forms; no address does it."""
-    for path in (*RESOLVING, "/logout"):
-        assert operator.client.get(f"{path}?option=commit").status_code == 405
+    for path in (*ACTING, "/logout"):
+        asked = f"{path}?transaction={STUCK}&commit=yes"
+        assert operator.client.get(asked).status_code == 405
     assert operator.client.get("/").status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
@@ -15,6 +16,7 @@ from support.console import (
     VIEWER,
     Visitor,
     console_of,
+    hidden_in,
     signed_by_hand,
     text_of,
     visitor,
@@ -34,6 +36,7 @@ from tracing_2pc.operations.resolve import LONGEST_REASON
 
 TEXTS = texts("console")
 PAGE = f"/refused/mailer/{MAILED}"
+ONE = {"key": MAILED, "participant": "mailer"}
 SECOND = "orders.7.1.0.1.1"
 
 
@@ -42,16 +45,9 @@ def app(mailer, app) -> Flask:
     return app
 
 
-def fingerprint_in(page: str) -> str:
-    (found,) = re.findall(r'name="fingerprint" value="(\w+)"', page)
-    return str(found)
-
-
-def confirm(person: Visitor, word: str, reason: str = "because") -> str:
-    """Take the first step, and return what the second one sends along."""
-    answer = person.post(f"{PAGE}/confirm", option=word, reason=reason)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    return fingerprint_in(answer.get_data(as_text=True))
+def begin(person: Visitor, word: str, reason: str = "because") -> dict[str, str]:
+    """Take the first step about a request; return the fields of the second."""
+    return person.begin(f"outbox-{word}", **ONE, reason=reason)
 
 
 # --- who may do what -----------------------------------------------------------------
@@ -89,10 +85,10 @@ def test_a_token_of_one_application_sees_those_of_that_one(app):
 def test_a_request_is_sent_again_and_signed(operator, mailer):
     """It needs no reason; the form may be sent twice, and the list is new."""
     assert TEXTS["goes back"] in operator.get(PAGE)
-    seal = confirm(operator, "again", reason="")
+    fields = begin(operator, "again", reason="")
     assert signed_by_hand(mailer) == []
     for _ in range(2):
-        answer = operator.post(f"{PAGE}/resolve", option="again", fingerprint=seal)
+        answer = operator.post("/actions/outbox-again/do", **fields)
         assert (answer.status_code, answer.location) == (303, "/refused")
         page = operator.get("/refused")
         assert TEXTS["waits"].format(key=MAILED) in page
@@ -106,80 +102,81 @@ def test_a_request_is_sent_again_and_signed(operator, mailer):
 def test_all_of_a_batch_are_sent_again_at_once(operator, mailer, monkeypatch):
     """Each on record by itself; nothing is done if the list is another one by then."""
     page = operator.get("/refused")
-    path = "/refused/mailer/all/orders.7.1"
-    assert f'href="{path}"' in page
-    assert "2 requests" in operator.get(path)
-    answer = operator.post(f"{path}/confirm", option="again")
-    seal = fingerprint_in(text_of(answer))
-    one = confirm(operator, "again")
-    operator.post(f"{PAGE}/resolve", option="again", fingerprint=one)
-    answer = operator.post(f"{path}/resolve", option="again", fingerprint=seal)
+    (link,) = re.findall(r'href="(/actions/outbox-again-all[^"]+)"', page)
+    form = operator.get(html.unescape(link))
+    fields = {"participant": "mailer", "transaction": "orders.7.1"}
+    for name, value in fields.items():
+        assert re.search(f'name="{name}" .* value="{value}"', form)
+    first = operator.post("/actions/outbox-again-all/confirm", **fields)
+    assert "2 requests of orders.7.1" in text_of(first)
+    one = begin(operator, "again")
+    operator.post("/actions/outbox-again/do", **one)
+    path = "/actions/outbox-again-all/do"
+    answer = operator.post(path, **hidden_in(text_of(first)))
     assert TEXTS["changed since"] in text_of(answer, 409)
     assert len(signed_by_hand(mailer)) == 1
-    seal = fingerprint_in(text_of(answer, 409))
-    answer = operator.post(f"{path}/resolve", option="again", fingerprint=seal)
+    answer = operator.post(path, **hidden_in(text_of(answer, 409)))
     assert answer.location == "/refused"
     assert TEXTS["all wait"] in operator.get("/refused")
     assert [key for key, *_ in signed_by_hand(mailer)] == [MAILED, SECOND]
-    assert operator.client.get(path).status_code == 404
+    again = operator.post("/actions/outbox-again-all/confirm", **fields)
+    assert TEXTS["nothing refused of it"] in text_of(again, 409)
 
 
 def test_a_request_is_dropped_with_a_reason_and_the_number(operator, mailer):
     """Kept with name and reason; sent twice it says the same, and again is refused."""
-    page = operator.post(f"{PAGE}/confirm", option="drop", reason="by phone")
+    page = operator.post("/actions/outbox-drop/confirm", **ONE, reason="by phone")
     text = page.get_data(as_text=True)
     for said in (MAILED, TEXTS["never sent"], "by phone", "Ada at the console"):
         assert said in text
-    fields = {"option": "drop", "reason": "by phone"}
-    fields["fingerprint"] = fingerprint_in(text)
+    fields, path = hidden_in(text), "/actions/outbox-drop/do"
     for row in ("", "1", MAILED):
         assert TEXTS["type the number"] in text_of(
-            operator.post(f"{PAGE}/resolve", **fields, number=row), 400
+            operator.post(path, **fields, number=row), 400
         )
     assert signed_by_hand(mailer) == []
     for reason in ("by phone", "another one"):
         fields["reason"] = reason
-        answer = operator.post(f"{PAGE}/resolve", **fields, number="0")
+        answer = operator.post(path, **fields, number="0")
         assert answer.status_code == 303
         assert TEXTS["dropped"].format(key=MAILED) in operator.get("/refused")
     signed = (MAILED, "drop", "Ada at the console", "by phone")
     assert signed_by_hand(mailer) == [signed]
-    fields = {"option": "again", "fingerprint": fields["fingerprint"]}
-    text = text_of(operator.post(f"{PAGE}/resolve", **fields), 409)
+    text = text_of(operator.post("/actions/outbox-again/do", **fields), 409)
     assert TEXTS["dropped by hand"] in text
     assert 'href="/refused"' in text
 
 
 def test_a_drop_needs_a_reason_that_can_be_kept(operator, mailer):
     """In both steps; and a reason for *again* is bounded as well."""
-    seal = confirm(operator, "drop")
+    fields = begin(operator, "drop")
     for reason in ("", "   ", "two\nlines", "x" * (LONGEST_REASON + 1)):
-        fields = {"option": "drop", "reason": reason, "number": "0"}
-        fields["fingerprint"] = seal
-        for step in ("confirm", "resolve"):
-            assert TEXTS["say why"] in text_of(
-                operator.post(f"{PAGE}/{step}", **fields), 400
-            )
-    fields = {"option": "again", "reason": "two\nlines"}
-    assert operator.post(f"{PAGE}/confirm", **fields).status_code == 400
-    assert operator.post(f"{PAGE}/confirm", option="resolve").status_code == 409
+        fields |= {"reason": reason, "number": "0"}
+        for step in ("confirm", "do"):
+            path = f"/actions/outbox-drop/{step}"
+            assert TEXTS["say why"] in text_of(operator.post(path, **fields), 400)
+    again = operator.post("/actions/outbox-again/confirm", **ONE, reason="two\nlines")
+    assert again.status_code == 400
+    for word in ("send", "sent"):
+        path = f"/actions/outbox-{word}/confirm"
+        assert operator.post(path, **ONE, reason="r").status_code == 409
     assert signed_by_hand(mailer) == []
 
 
 def test_a_request_that_was_refused_once_more_is_shown_again(operator, mailer):
     """What a person has confirmed was about another answer of the partner."""
-    seal = confirm(operator, "drop")
+    fields = begin(operator, "drop") | {"number": "0"}
     key, queue = RequestKey.parse(MAILED), outgoing_of(mailer)
     at = HttpParticipant("mailer", operator_url(mailer), None, PATIENT)
     assert at.send_again(key, who="bob", reason="") is RequestState.WAITING
     assert queue.move_to_quarantine(queue.next("orders")[0], 400)
-    fields = {"option": "drop", "reason": "r", "number": "0", "fingerprint": seal}
-    text = text_of(operator.post(f"{PAGE}/resolve", **fields), 409)
+    path = "/actions/outbox-drop/do"
+    text = text_of(operator.post(path, **fields), 409)
     assert TEXTS["changed since"] in text
     assert "answered 400" in text
     assert [one[1] for one in signed_by_hand(mailer)] == ["again"]
-    fields["fingerprint"] = fingerprint_in(text)
-    assert operator.post(f"{PAGE}/resolve", **fields).status_code == 303
+    fields |= hidden_in(text)
+    assert operator.post(path, **fields).status_code == 303
 
 
 def operator_url(world: World) -> str:
@@ -197,9 +194,10 @@ def test_what_is_not_there_is_said(operator, mailer):
         (f"/refused/ledger/{MAILED}", TEXTS["no outbox"]),
     ):
         assert said in text_of(operator.client.get(path), 404)
-    path = f"/refused/mailer/{unknown}"
-    assert operator.post(f"{path}/confirm", option="again").status_code == 409
-    answer = operator.post(f"{path}/resolve", option="again", fingerprint="x")
+    fields = ONE | {"key": unknown, "fingerprint": "x"}
+    answer = operator.post("/actions/outbox-again/confirm", **fields)
+    assert answer.status_code == 409
+    answer = operator.post("/actions/outbox-again/do", **fields)
     assert answer.status_code == 409
     said = TEXTS["no request"].format(key=unknown)
     assert said in answer.get_data(as_text=True)
@@ -214,7 +212,7 @@ def test_an_outbox_that_is_down_is_a_line_and_its_forms_do_nothing(
     other.name = "texter"
     with serving(other.app) as url:
         at.observed["texter"] = HttpParticipant("texter", url, None, PATIENT)
-        seal = confirm(operator, "again")
+        fields = begin(operator, "again")
         at.down("mailer")
         page = operator.get("/refused")
         for name in ("mailer", "notifier"):
@@ -222,11 +220,9 @@ def test_an_outbox_that_is_down_is_a_line_and_its_forms_do_nothing(
         assert f'href="/refused/texter/{MAILED}"' in page
         assert "/refused/mailer/" not in page
         assert operator.client.get(PAGE).status_code == 502
-        for step in ("confirm", "resolve"):
-            fields = {"option": "again", "fingerprint": seal}
-            assert TEXTS["down"] in text_of(
-                operator.post(f"{PAGE}/{step}", **fields), 502
-            )
+        for step in ("confirm", "do"):
+            path = f"/actions/outbox-again/{step}"
+            assert TEXTS["down"] in text_of(operator.post(path, **fields), 502)
     end(other.resource)
     assert signed_by_hand(mailer) == []
 
@@ -239,7 +235,7 @@ def test_pages_that_wait_for_participants_keep_their_number(at, mailer, monkeypa
     assert TEXTS["no outbox asked"] in person.get("/refused")
     assert person.client.get(PAGE).status_code == 503
     assert TEXTS["nothing was done"] in text_of(
-        person.post(f"{PAGE}/confirm", option="again"), 503
+        person.post("/actions/outbox-again/confirm", **ONE), 503
     )
 
 
@@ -248,7 +244,7 @@ def test_pages_that_wait_for_participants_keep_their_number(at, mailer, monkeypa
 
 def test_a_body_is_text_and_bounded(operator):
     """No markup, nothing that turns the writing; a long one is its beginning."""
-    page = operator.post(f"{PAGE}/confirm", option="drop", reason=EVIL)
+    page = operator.post("/actions/outbox-drop/confirm", **ONE, reason=EVIL)
     long_one = operator.get(f"/refused/mailer/{SECOND}")
     pages = [operator.get("/refused"), operator.get(PAGE), page.get_data(as_text=True)]
     for shown in [*pages, long_one]:

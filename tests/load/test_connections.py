@@ -67,7 +67,7 @@ POOL, FILES_EACH = 40, 4
 CONSOLE = (
     *("GET /", "GET /login", "POST /login", "POST /logout", "GET /search"),
     *("GET /applications/orders", "GET /participants/ledger", "GET /incidents"),
-    *("GET /transactions/orders.7.1", "POST /transactions/orders.7.1/resolve"),
+    *("GET /transactions/orders.7.1", "POST /actions/resolve/do"),
     *("GET /refused", "POST /refused", "GET /health/live"),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import html
 import re
 from collections.abc import Callable, Iterator
 
@@ -111,16 +112,38 @@ class Visitor:
             self.csrf = csrf_in(self.get("/"))
         return answer
 
+    def begin(self, slug: str, **fields: str) -> dict[str, str]:
+        """Take the first step of an action; return the fields of the second."""
+        page = text_of(self.post(f"/actions/{slug}/confirm", **fields))
+        return hidden_in(page.partition("<dl>")[2])
+
     def confirm(self, id_: str, option: str, reason: str = "because") -> TestResponse:
-        return self.post(f"/transactions/{id_}/confirm", option=option, reason=reason)
+        """Take the first step to resolve a transaction."""
+        fields = {**resolution(id_, option), "reason": reason}
+        return self.post("/actions/resolve/confirm", **fields)
 
     def resolve(self, id_: str, option: str, **fields: str) -> TestResponse:
         """Take both steps, as a person does who reads nothing."""
-        page = text_of(self.confirm(id_, option, fields.get("reason", "because")))
-        found = re.search(r'name="fingerprint" value="(\w+)"', page)
-        assert found
-        fields = {"reason": "because", "fingerprint": found[1], **fields}
-        return self.post(f"/transactions/{id_}/resolve", option=option, **fields)
+        fields = {**resolution(id_, option), "reason": "because", **fields}
+        fields |= self.begin("resolve", **fields)
+        return self.post("/actions/resolve/do", **fields)
+
+
+def hidden_in(page: str) -> dict[str, str]:
+    """Return what the forms of a page send along, but their CSRF token."""
+    named = re.findall(r'type="hidden" name="([\w-]+)" value="([^"]*)"', page)
+    return {name: html.unescape(value) for name, value in named if name != "csrf"}
+
+
+def resolution(id_: str, option: str) -> dict[str, str]:
+    """Return the fields that resolve so: `commit`, `abort@ledger`, `mixed`."""
+    word, _, name = option.partition("@")
+    given = {"transaction": id_}
+    if word == "give-up":
+        return given | {word: name}
+    if word in {"mixed", "hazard"}:
+        return given | {"conclude": word}
+    return given | {word: "yes"} | ({"at": name} if name else {})
 
 
 def visitor(app: Flask, token: str) -> Visitor:

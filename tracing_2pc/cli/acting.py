@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tracing_2pc.cli import terminal
 from tracing_2pc.cli.arguments import DONE, LEFT
@@ -24,18 +24,21 @@ from tracing_2pc.core.ports import Clock, SystemClock
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.actions import Advice
-from tracing_2pc.operations.actions.action import Act as PreparedAct
 from tracing_2pc.operations.actions.action import (
+    Act,
     Action,
     Consent,
     Done,
     Preview,
     Reason,
 )
-from tracing_2pc.operations.acts import Act
 from tracing_2pc.operations.recover import deliver
 from tracing_2pc.operations.resolve import check_reason, signature
-from tracing_2pc.operations.wiring import open_configured_log, open_participants
+from tracing_2pc.operations.wiring import (
+    open_configured_log,
+    open_participants,
+    start_telemetry,
+)
 from tracing_2pc.protocol.recovery import RecoveryResult
 
 
@@ -81,9 +84,9 @@ def run(options: argparse.Namespace, action: Action) -> int:
     reason = "" if action.reason is Reason.NOT_KEPT else options.reason
     if reason or (action.reason is Reason.NEEDED and (options.yes or not is_told)):
         reason = check_reason(reason)
+    start_telemetry()
     with contextlib.ExitStack() as stack:
         act = action.prepare(_Terminal(options, stack), given)
-        act.check()
         if getattr(options, "dry_run", False) or (
             action.consent is Consent.ONLY_BY_YES and not options.yes
         ):
@@ -94,14 +97,14 @@ def run(options: argparse.Namespace, action: Action) -> int:
         return _print_all(options, act.run(signature(), reason))
 
 
-def _is_agreed(act: PreparedAct) -> bool:
+def _is_agreed(act: Act) -> bool:
     """Ask, unless nothing is left to do; without a terminal `--yes` is needed."""
     preview = act.preview()
     if preview.gone:
         return True
     raise_if_no_terminal(act.first or preview.advice.effect)
     print("\n".join(_describe(preview)), file=sys.stderr)
-    if preview.advice.safe:  # it costs nothing, so no number shows that it was read
+    if preview.advice.safe and not preview.advice.cost:  # nothing was to be read
         return confirmed("Do it? Type y, or yes:", ["y", "yes", act.number])
     question = f"Do it? Type {act.numbered}, {act.number}, or yes:"
     return confirmed(question, [act.number, "yes"])
@@ -124,42 +127,6 @@ def _print_all(options: argparse.Namespace, parts: Iterable[Done]) -> int:
         sys.stdout.flush()
         code = code if done.well else LEFT
     return code
-
-
-def perform(
-    options: argparse.Namespace,
-    act: Act,
-    otherwise: str,
-    show: Callable[[], Iterable[str]] | None = None,
-) -> int:
-    """Check it, show it, ask, sign, do it; 1 if it is not done, or not all of it.
-
-    With `--yes` nobody is asked; without a terminal that is needed, and `otherwise` is
-    what to know before. `show` writes what a person reads who is asked.
-    """
-    reason = getattr(options, "reason", "")
-    if reason or act.needs_reason:
-        reason = check_reason(reason)
-    act.check()
-    if not (options.yes or act.gone):
-        raise_if_no_terminal(otherwise)
-        print("\n".join(show() if show else describe_act(act)), file=sys.stderr)
-        question = f"Do it? Type {act.numbered}, {act.number}, or yes:"
-        words = [act.number, "yes"]
-        if act.action.safe:  # it costs nothing, so no number shows that it was read
-            question, words = "Do it? Type y, or yes:", ["y", "yes", act.number]
-        if not confirmed(question, words):
-            return LEFT
-    done = act.run(signature(), reason)
-    print_item(options, done.item, done.text)
-    return DONE if done.well else LEFT
-
-
-def describe_act(act: Act) -> Iterator[str]:
-    """Write what it is done to, and what it does and costs."""
-    for term, text in act.facts:
-        yield from prose(f"{term}: {text}", "  ")
-    yield from describe_action(act.action)
 
 
 def describe_action(action: Advice) -> Iterator[str]:

@@ -15,7 +15,13 @@ from tracing_2pc.core.settings import seconds
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inspection.wording import parse_time
 from tracing_2pc.operations.actions import ACTIONS
-from tracing_2pc.operations.actions.action import Action, Argument, Consent, Reason
+from tracing_2pc.operations.actions.action import (
+    FLAG,
+    Action,
+    Argument,
+    Consent,
+    Reason,
+)
 from tracing_2pc.operations.actions.inbox import WHICH
 
 DONE, LEFT, USAGE = 0, 1, 2
@@ -44,15 +50,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "advise": ("advise --application orders --recover-within 60s",),
     "watch": ("watch --recover --listen 127.0.0.1:9095", "watch --once"),
     "console": ("console --listen 127.0.0.1:8090 --tokens-file tokens",),
-    "resolve": (
-        'resolve orders.7.1 --commit --reason "the ledger is up again"',
-        'resolve orders.7.1 --conclude mixed --reason "restored from a backup"',
-    ),
-    "outbox": (
-        "outbox ls --application orders",
-        "outbox again orders.7.1.0.1.0",
-        'outbox drop orders.7.1.0.1.0 --reason "the partner has it by phone"',
-    ),
+    "outbox": ("outbox ls --application orders",),
     "inbox": ("inbox ls --inbox env:INBOX_DATABASE",),
     "launch": ("launch job.yaml --dry-run", "launch job.yaml --again"),
     "serve": (
@@ -115,7 +113,6 @@ def parser() -> _Parser:
         )
 
     _add_reading(add)
-    _add_deciding(add)
     groups = {"": add, "outbox": _add_outbox(add), "inbox": _add_inbox(add)}
     for action in ACTIONS:
         group, _, word = action.name.rpartition(" ")
@@ -143,20 +140,14 @@ def _common(default: str | None = None) -> _Parser:
     return common
 
 
-def _add_transaction(command: argparse.ArgumentParser) -> None:
-    command.add_argument("transaction", help=_TRANSACTION)
-
-
-def _add_yes(command: argparse.ArgumentParser) -> None:
-    about = "don't ask; needed without a terminal"
-    command.add_argument("--yes", help=about, action="store_true")
-
-
 def _add_action(command: argparse.ArgumentParser, action: Action) -> None:
     """Add what an action takes, as it declares it."""
     command.set_defaults(does=action)
+    either = None
+    if any(argument.exclusive for argument in action.arguments):
+        either = command.add_mutually_exclusive_group(required=True)
     for argument in action.arguments:
-        _add_argument(command, argument)
+        _add_argument(either if either and argument.exclusive else command, argument)
     if action.reason is not Reason.NOT_KEPT:
         is_asked = action.consent is Consent.ASKED
         about = "one line, kept with it" + ("" if is_asked else "; with --yes")
@@ -166,13 +157,17 @@ def _add_action(command: argparse.ArgumentParser, action: Action) -> None:
         about = "only say what would be done"
         command.add_argument("--dry-run", action="store_true", help=about)
     if action.consent is Consent.ASKED:
-        _add_yes(command)
+        about = "don't ask; needed without a terminal"
+        command.add_argument("--yes", help=about, action="store_true")
     elif action.consent is Consent.ONLY_BY_YES:
         about = "write it; without, only say what would be written"
         command.add_argument("--yes", help=about, action="store_true")
 
 
-def _add_argument(command: argparse.ArgumentParser, argument: Argument) -> None:
+def _add_argument(
+    command: argparse._ActionsContainer,
+    argument: Argument,
+) -> None:
     def check(text: str) -> str:
         argument.read(text)
         return text
@@ -181,11 +176,14 @@ def _add_argument(command: argparse.ArgumentParser, argument: Argument) -> None:
     metavar = argument.metavar
     if argument.positional:
         command.add_argument(argument.key, help=about, type=read, metavar=metavar)
+    elif argument.choices == FLAG:
+        command.add_argument(name, help=about, action="store_const", const=FLAG[0])
     else:
         command.add_argument(
             name,
             help=about,
             type=read,
+            choices=argument.choices or None,
             metavar=metavar,
             required=argument.required,
             default=argument.default or None,
@@ -268,37 +266,6 @@ def _add_reading(add: Add) -> None:
     console.add_argument("--tokens-file", help="who may log in; default: the setting")
 
 
-def _add_deciding(add: Add) -> None:
-    resolve = add("resolve", "decide by hand; signed, and kept in the audit")
-    _add_transaction(resolve)
-    _add_yes(resolve)
-    wanted = resolve.add_mutually_exclusive_group(required=True)
-    for word, about in (
-        ("commit", "decided commit: deliver it again, now"),
-        ("abort", "undecided: decide abort. Decided abort: deliver it again, now"),
-    ):
-        wanted.add_argument(
-            f"--{word}", dest="wanted", action="store_const", const=word, help=about
-        )
-    wanted.add_argument(
-        "--conclude",
-        dest="wanted",
-        choices=["mixed", "hazard"],
-        help="quarantined, and it cannot be made whole: close it, with its outcome",
-    )
-    wanted.add_argument(
-        "--give-up",
-        metavar="PARTICIPANT",
-        help="decided, and this participant is gone for good: wait for it no more",
-    )
-    resolve.add_argument(
-        "--at",
-        metavar="PARTICIPANT",
-        help="an orphan: commit or abort at this participant what no record can finish",
-    )
-    resolve.add_argument("--reason", required=True, help="one line, kept in the audit")
-
-
 def _add_outbox(add: Add) -> Add:
     outbox = add(
         "outbox", "list what a partner did not take; send it again, or drop it"
@@ -313,23 +280,7 @@ def _add_outbox(add: Add) -> Add:
     ls.add_argument("--application", help="only of this one")
     ls.add_argument("--limit", type=_count, default=100, help="default: 100")
     ls.add_argument("--dropped", action="store_true", help="those that were dropped")
-    again = add_action("again", "put one back into its queue")
-    drop = add_action("drop", "never send it; it stays on record")
-    send = add_action("send", "of a relay that has stopped: send it, and the rest")
-    sent = add_action("sent", "it and all before it are in the topic: go on")
-    for action in (again, drop):
-        key = "<transaction>.<branch>.<row>, as ls shows it; of a relay: <transaction>"
-        action.add_argument("key", help=key)
-    for action in (send, sent):
-        action.add_argument("key", metavar="transaction", help=_TRANSACTION)
-    for action in (again, drop, send, sent):
-        about = "one line, kept with the request"
-        action.add_argument(
-            "--reason", required=action in (drop, sent), default="", help=about
-        )
-        _add_yes(action)
-    for action in (ls, again, drop, send, sent):
-        action.add_argument("--participant", metavar="NAME", help="only at this one")
+    ls.add_argument("--participant", metavar="NAME", help="only at this one")
     return add_action
 
 
@@ -371,7 +322,7 @@ def _add_launching(add: Add) -> None:
     about = "only say what would be created"
     launch.add_argument("--dry-run", help=about, action="store_true")
     about = "wait until a launch is decided: 0 committed, 1 not"
-    _add_transaction(add("await-launch", about))
+    add("await-launch", about).add_argument("transaction", help=_TRANSACTION)
     operator = add("operator", "launch what resources of Kubernetes say")
     actions = operator.add_subparsers(metavar="action", required=True, dest="action")
     common = _common(argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""`tracing-2pc outbox`: what partners did not take, and what a person does about it."""
+"""`tracing-2pc outbox ls`: what partners did not take."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from tracing_2pc.cli.acting import perform
 from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.terminal import asking, paint, prose, safe, table
 from tracing_2pc.core.model import (
     QuarantinedRequest,
-    RequestKey,
-    TransactionId,
     check_application,
 )
 from tracing_2pc.core.ports import SystemClock
@@ -32,17 +29,7 @@ from tracing_2pc.inspection.wording import (
     quote_answer,
     without_participant,
 )
-from tracing_2pc.operations.acts import (
-    OF_RELAY,
-    act_about_request,
-    find_outboxes,
-    find_waiting,
-)
-from tracing_2pc.operations.wiring import (
-    open_participants,
-    participant_named,
-    start_telemetry,
-)
+from tracing_2pc.operations.wiring import open_participants, participant_named
 
 _HEAD: Final = ("REQUEST", "PARTICIPANT", "STATUS", "AGE", "AGAIN", "ANSWER", "BODY")
 _ANSWER: Final = 60
@@ -50,25 +37,11 @@ _HEAD_DROPPED: Final = ("REQUEST", "PARTICIPANT", "STATUS", "AGE", "WHO", "REASO
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """List, or do what a person wants; asks participants, and never the log."""
+    """List them; asks participants, and never the log."""
     participants = open_participants(settings)
     if options.participant is not None:
         one = participant_named(options.participant, participants)
         participants = {options.participant: one}
-    if options.action == "ls":
-        return _list(options, settings, participants)
-    start_telemetry()
-    return _act(options, settings, participants)
-
-
-# --- ls ------------------------------------------------------------------------------
-
-
-def _list(
-    options: argparse.Namespace,
-    settings: Settings,
-    participants: Mapping[str, RemoteParticipant],
-) -> int:
     if options.application is not None:
         check_application(options.application)
     state = RequestState.DROPPED if options.dropped else RequestState.QUARANTINED
@@ -175,24 +148,3 @@ def items(
         "requests": sum(len(li.requests) for li in refused.listings.values()),
         "more": any(listing.more for listing in refused.listings.values()),
     }
-
-
-# --- again, drop; send, sent --------------------------------------------------------
-
-
-def _act(
-    options: argparse.Namespace,
-    settings: Settings,
-    participants: Mapping[str, RemoteParticipant],
-) -> int:
-    word = options.action
-    with asking(participants):
-        if word in OF_RELAY or options.key.count(".") == 2:  # of a relay
-            transaction = TransactionId.parse(options.key)
-            key = find_waiting(participants, transaction, word)
-        else:
-            key = RequestKey.parse(options.key)
-        names, found = find_outboxes(participants, key, word)
-    asked = {name: participants[name] for name in names}
-    act = act_about_request(word, key, asked, found, settings)
-    return perform(options, act, "`tracing-2pc outbox ls` shows the request")

@@ -7,12 +7,13 @@ is no line about one of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlencode
 
-from flask import Blueprint, redirect, render_template, request, url_for
+from flask import Blueprint, g, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from tracing_2pc.console.login import current_session, page
@@ -21,6 +22,7 @@ from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ContractError,
+    DecisionLogError,
     ParticipantRefusedError,
     TwoPhaseError,
 )
@@ -36,7 +38,8 @@ from tracing_2pc.operations.actions.action import (
 from tracing_2pc.operations.resolve import LONGEST_REASON, check_reason
 from tracing_2pc.wire.error_responses import Problem
 
-_FORMS: Final = {action.slug: action for action in ACTIONS if action.title}
+_ACTIONS: Final = {action.slug: action for action in ACTIONS}
+_FORMS: Final = {slug: action for slug, action in _ACTIONS.items() if action.title}
 _FORBIDDEN: Final = (ConfigurationError, ContractError, ParticipantRefusedError)
 _SHOWN: Final = 20
 """Parts of what came of an act that a notice has; the audit and the log have all."""
@@ -68,7 +71,7 @@ class ActionPages(Blueprint):
     @page
     def form(self, slug: str) -> ResponseReturnValue:
         """Show what to fill in, with what the address has of it."""
-        action, session = _action(slug), current_session()
+        action, session = _action(slug, _FORMS), current_session()
         given = dict(request.args.items())
         if bound := session.caller.application:
             given["application"] = bound
@@ -88,7 +91,7 @@ class ActionPages(Blueprint):
             preview = act.preview()
             if preview.gone:
                 raise Problem(409, preview.gone)
-            return _confirmation(action, act, preview, _reason(action))
+            return self._confirmation(action, act, preview, _reason(action))
 
     def do(self, slug: str) -> ResponseReturnValue:
         """Do what was confirmed, if it still is what was shown."""
@@ -99,11 +102,11 @@ class ActionPages(Blueprint):
                 wrong = (
                     "What it is about, does or costs has changed since: read it again."
                 )
-                return _confirmation(action, act, preview, reason, wrong), 409
+                return self._confirmation(action, act, preview, reason, wrong), 409
             number = form.get("number", "").strip()
             if not (preview.advice.safe or number == act.number):
                 wrong = f"Type {act.numbered}."
-                return _confirmation(action, act, preview, reason, wrong), 400
+                return self._confirmation(action, act, preview, reason, wrong), 400
             who = current_session().who
             logger.info("done by hand: action=%s who=%s", action.name, who)
             try:
@@ -114,12 +117,47 @@ class ActionPages(Blueprint):
             shown = texts if len(texts) <= _SHOWN else ["…", *texts[-_SHOWN:]]
             notice = Notice(f"{'; '.join(shown)}.", all(part.well for part in done))
             current_session().notice = notice
-        return redirect(self._place_of(act.given), 303)
+        return redirect(self._list_of(act.given), 303)
 
-    def _place_of(self, given: Given) -> str:
-        """Return the page of what an act was about."""
+    def _confirmation(
+        self,
+        action: Action,
+        act: Act,
+        preview: Preview,
+        reason: str,
+        wrong: str | None = None,
+    ) -> str:
+        given = act.given
+        texts = (given.get(argument.name) for argument in action.arguments)
+        form = url_for("actions.form", slug=action.slug)
+        return render_template(
+            "confirm.html",
+            title=act.title,
+            subject=next(filter(None, texts), "all applications"),
+            known=preview.facts,
+            advice=preview.advice,
+            number=act.number,
+            numbered=act.numbered,
+            hidden={**given, "fingerprint": fingerprint(act, preview)},
+            to=url_for("actions.do", slug=action.slug),
+            back=f"{form}?{urlencode(given)}" if action.title else self._page_of(given),
+            reason=None if action.reason is Reason.NOT_KEPT else reason,
+            wrong=wrong,
+        )
+
+    def _list_of(self, given: Given) -> str:
+        """Return the page that shows what came of an act."""
+        is_request = "key" in given or {"participant", "transaction"} <= given.keys()
+        return url_for("refused.requests") if is_request else self._page_of(given)
+
+    def _page_of(self, given: Given) -> str:
+        """Return the page of what an act is about."""
+        if (key := given.get("key")) and (name := given.get("participant")):
+            return url_for("refused.request", participant=name, key=key)
+        if transaction := given.get("transaction"):
+            return url_for("pages.transaction", id_=transaction)
         application = given.get("application")
-        if application in self._state.sources.log.applications():
+        if application and application in self._state.sources.log.applications():
             return url_for("history.application", name=application)
         if name := given.get("participant"):
             return url_for("history.participant", name=name)
@@ -140,24 +178,21 @@ class ActionPages(Blueprint):
                 again = "Go back, and send it again in some seconds"
                 raise Problem(503, f"nothing was done: {wait}. {again}")
             try:
-                for argument in action.arguments:
-                    if text := given.get(argument.name, ""):
-                        argument.read(text)
-                    elif argument.required:
-                        raise Problem(400, f"{argument.name}: say {argument.about}")
-                act = action.prepare(self._state.sources, given)
-                act.check()
-                yield action, act
+                action.check(given)
+                g.look_again = functools.partial(self._list_of, given)
+                yield action, action.prepare(self._state.sources, given)
             except ValueError as error:
                 raise Problem(400, str(error)) from None
             except _FORBIDDEN as error:
                 raise Problem(409, str(error)) from None
+            except DecisionLogError:
+                raise  # what its page shows is less than the error has
             except TwoPhaseError as error:
                 raise Problem(502, f"{error}; look at it again") from None
 
 
-def _action(slug: str) -> Action:
-    if (action := _FORMS.get(slug)) is None:
+def _action(slug: str, among: Mapping[str, Action] = _ACTIONS) -> Action:
+    if (action := among.get(slug)) is None:
         raise Problem(404, "there is no such action")
     return action
 
@@ -187,24 +222,3 @@ def _reason(action: Action) -> str:
     except ConfigurationError:
         form = f"one line of printable text, {LONGEST_REASON} characters at most"
         raise Problem(400, f"say why, in {form}: it is kept in the audit") from None
-
-
-def _confirmation(
-    action: Action, act: Act, preview: Preview, reason: str, wrong: str | None = None
-) -> str:
-    form = url_for("actions.form", slug=action.slug)
-    texts = (act.given.get(argument.name) for argument in action.arguments)
-    return render_template(
-        "confirm.html",
-        title=act.title,
-        subject=next(filter(None, texts), "all applications"),
-        known=preview.facts,
-        advice=preview.advice,
-        number=act.number,
-        numbered=act.numbered,
-        hidden={**act.given, "fingerprint": fingerprint(act, preview)},
-        to=url_for("actions.do", slug=action.slug),
-        back=f"{form}?{urlencode(act.given)}",
-        reason=None if action.reason is Reason.NOT_KEPT else reason,
-        wrong=wrong,
-    )

@@ -20,7 +20,7 @@ from tracing_2pc.console.board import describe_place
 from tracing_2pc.console.history import HistoryPages
 from tracing_2pc.console.login import LoginPages
 from tracing_2pc.console.pages import Pages
-from tracing_2pc.console.refused import RefusedBatchPages, RefusedPages
+from tracing_2pc.console.refused import RefusedPages
 from tracing_2pc.console.sessions import LIFE
 from tracing_2pc.console.state import ConsoleSources, ConsoleState
 from tracing_2pc.core.access import Gate
@@ -95,7 +95,6 @@ def console(sources: ConsoleSources, gate: Gate) -> Flask:
     app.register_blueprint(Pages(state))
     app.register_blueprint(HistoryPages(state))
     app.register_blueprint(RefusedPages(state))
-    app.register_blueprint(RefusedBatchPages(state))
     app.register_blueprint(ActionPages(state))
     app.before_request(_check_query)
     app.register_error_handler(Exception, _refuse)

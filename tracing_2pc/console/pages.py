@@ -1,13 +1,12 @@
-"""The pages: what is unfinished, one transaction, and the two steps to resolve it."""
+"""The pages: what is unfinished, and one transaction with what can be done about it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from flask import render_template, url_for
+from flask import Blueprint, render_template
 from flask.typing import ResponseReturnValue
 
-from tracing_2pc.console.acting import ActingPages
 from tracing_2pc.console.actions import forms_at
 from tracing_2pc.console.login import current_session, page
 from tracing_2pc.console.reports import ApplicationReport
@@ -19,7 +18,7 @@ from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inspection.trace import NO_PROOF
 from tracing_2pc.inspection.view import TransactionView
 from tracing_2pc.inspection.wording import VERDICT_TEXT
-from tracing_2pc.operations.acts import Act, acts_about
+from tracing_2pc.operations.actions.resolve import offers
 from tracing_2pc.operations.resolve import LONGEST_REASON
 from tracing_2pc.wire.error_responses import Problem
 
@@ -27,14 +26,14 @@ LINES: Final = 50
 """Branches, receipts and events that a page shows of each kind."""
 
 
-class Pages(ActingPages):
-    """Show what `ConsoleState` has read, and do what an operator has confirmed."""
+class Pages(Blueprint):
+    """Show what `ConsoleState` has read."""
 
     def __init__(self, state: ConsoleState) -> None:
-        one = "/transactions/<id_>"
-        super().__init__("pages", state, one)
+        super().__init__("pages", __name__)
+        self._state = state
         self.get("/")(self.board)
-        self.get(one)(self.transaction)
+        self.get("/transactions/<id_>")(self.transaction)
 
     def board(self) -> ResponseReturnValue:
         """Show what is unfinished, the last hour, and what was finished."""
@@ -61,25 +60,12 @@ class Pages(ActingPages):
             trace=self._state.traces.get(transaction).latest(),
             no_proof=NO_PROOF,
             links=links_of(links, view.transaction, view.trace),
-            acts=list(acts_about(self._state.sources, view)),
+            offers=list(offers(view)),
             longest=LONGEST_REASON,
             most=LINES,
             now=view.at,
         )
         return shown, 404 if unknown else 200
-
-    def acts(self, **path: str) -> tuple[str, str, list[Act]]:
-        """Return them from a view that is new."""
-        transaction = read_id(path["id_"])
-        self._state.drop(transaction)
-        view = self._state.views.get((transaction, True))
-        now = str(view.state or "not on record")
-        return str(transaction), now, list(acts_about(self._state.sources, view))
-
-    def changed(self, **path: str) -> str:
-        """Have the transaction read anew; return its page."""
-        self._state.drop(TransactionId.parse(path["id_"]))
-        return url_for("pages.transaction", id_=path["id_"])
 
 
 def render_board(

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tracing_2pc.core.access import Caller, Role
+from tracing_2pc.core.access import Caller
 from tracing_2pc.wire.error_responses import Problem
 
 LIFE: Final = 8 * 3600.0
@@ -39,11 +39,6 @@ class Session:
     name: str
     until: float
     notice: Notice | None = None
-
-    @property
-    def operator(self) -> bool:
-        """Whether it may resolve."""
-        return self.caller.role is Role.OPERATOR
 
     @property
     def who(self) -> str:

@@ -20,9 +20,11 @@ from tracing_2pc.console.cached import CachedByKey, MadeInBackground
 from tracing_2pc.console.charts import Chart, Hour, answers, hour
 from tracing_2pc.console.reports import answers_of, report_of
 from tracing_2pc.core.errors import ParticipantUnavailableError
-from tracing_2pc.core.log_reader import MOST, TransactionFilter
-from tracing_2pc.core.model import RequestKey, TransactionId
+from tracing_2pc.core.log_reader import MOST, OperatorLog, TransactionFilter
+from tracing_2pc.core.model import RequestKey, TransactionId, TransactionRecord
 from tracing_2pc.core.ports import Clock
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.findings import find_all
 from tracing_2pc.inspection.participants import (
@@ -34,7 +36,7 @@ from tracing_2pc.inspection.survey import survey_all, survey_log
 from tracing_2pc.inspection.trace import TraceView
 from tracing_2pc.inspection.trace_sources import find_trace
 from tracing_2pc.inspection.view import TransactionView, view_transaction
-from tracing_2pc.operations.acts import Reach
+from tracing_2pc.protocol.recovery import RecoveryResult
 
 SURVEY_EVERY: Final = 5.0
 """Seconds from one survey of all participants to the next, while a browser asks."""
@@ -66,9 +68,17 @@ APPLICATIONS: Final = 12
 
 
 @dataclasses.dataclass(frozen=True)
-class ConsoleSources(Reach):
-    """Where everything comes from; `pause` waits so many seconds between two lists."""
+class ConsoleSources:
+    """Where everything comes from, and what actions work with.
 
+    `deliver` sends one decision once, to all that have not acknowledged it; `pause`
+    waits so many seconds between two lists.
+    """
+
+    log: OperatorLog
+    participants: Mapping[str, RemoteParticipant]
+    settings: Settings
+    deliver: Callable[[TransactionRecord], RecoveryResult]
     clock: Clock
     pause: Callable[[float], object] = time.sleep
 
@@ -119,26 +129,15 @@ class ConsoleState:
         self.asking = partial(_slot, threading.BoundedSemaphore(ASKING))
         self.resolving = partial(_slot, threading.BoundedSemaphore(RESOLVING))
 
-    def drop(self, transaction: TransactionId) -> None:
-        """Have it read anew, and the list: a person has changed it."""
-        self.views.drop((transaction, True))
-        self.views.drop((transaction, False))
-        self._logs.drop_all()
-        self.boards.drop_all()
-
-    def drop_refused(self) -> None:
-        """Have refused requests listed anew: a person has changed one."""
-        self.refused.drop_all()
-        self.request.drop_all()
-        self.boards.drop_all()
-
     def drop_all(self) -> None:
         """Have everything read anew that a person may have changed."""
         self.views.drop_all()
         self._logs.drop_all()
         self.hours.drop_all()
         self.reports.drop_all()
-        self.drop_refused()
+        self.refused.drop_all()
+        self.request.drop_all()
+        self.boards.drop_all()
 
     def _board(self, application: str | None) -> Board:
         log, survey = self._logs.get(application), self.survey()

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from tracing_2pc.core.addresses import name_of
-from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import OF_CALLER
+from tracing_2pc.inspection.findings import export_of_token
 from tracing_2pc.inspection.participants import LOG
 from tracing_2pc.launch.launching import recovering_sinks
 from tracing_2pc.protocol.delivery import Delivery
@@ -73,6 +75,18 @@ def participant_named(name: str, participants: Mapping[str, T]) -> T:
             f"{', '.join(participants) or 'none'}"
         )
     return participants[name]
+
+
+@contextlib.contextmanager
+def naming_whose_token(settings: Settings) -> Iterator[None]:
+    """Add to a refusal of who asks which token that is."""
+    try:
+        yield
+    except ParticipantUnavailableError as error:
+        if error.refusal not in OF_CALLER:
+            raise
+        text = f"{error}{export_of_token(settings)}"
+        raise ParticipantUnavailableError(text) from None
 
 
 def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:

@@ -13,12 +13,13 @@ from tracing_2pc.operations.actions.action import Action
 from tracing_2pc.operations.actions.adopt import ADOPT
 from tracing_2pc.operations.actions.forget import FORGET
 from tracing_2pc.operations.actions.inbox import KEEP, RETIRE
-from tracing_2pc.operations.actions.outbox_again_all import AGAIN_ALL
+from tracing_2pc.operations.actions.outbox import AGAIN, AGAIN_ALL, DROP, SEND, SENT
 from tracing_2pc.operations.actions.recover import RECOVER
+from tracing_2pc.operations.actions.resolve import RESOLVE
 from tracing_2pc.operations.actions.retire import RETIRE as RETIRE_APPLICATION
 
 ACTIONS: Final[tuple[Action, ...]] = (
-    *(RECOVER, RETIRE_APPLICATION),
-    *(AGAIN_ALL, RETIRE, KEEP, FORGET, ADOPT),
+    *(RESOLVE, AGAIN, DROP, SEND, SENT, AGAIN_ALL),
+    *(RECOVER, RETIRE_APPLICATION, RETIRE, KEEP, FORGET, ADOPT),
 )
 """All of them, in the order of the help."""

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from tracing_2pc.core.access import Role
 from tracing_2pc.core.log_reader import OperatorLog
@@ -84,8 +84,7 @@ class Act:
     """An action for the arguments that were given.
 
     `run` does it, for who signs and why, and yields what comes of it, part by part.
-    It raises what `check` does, and `TwoPhaseError`. `check` raises
-    `ConfigurationError` or `ContractError` where it is forbidden, and changes nothing.
+    It raises what `Action.prepare` does.
     """
 
     given: Given
@@ -94,7 +93,6 @@ class Act:
     numbered: str
     preview: Callable[[], Preview]
     run: Callable[[str, str], Iterable[Done]]
-    check: Callable[[], object] = lambda: None
     first: str = ""  # what to know before `--yes`; else its effect
 
 
@@ -106,6 +104,10 @@ def fingerprint(act: Act, preview: Preview) -> str:
     return hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
 
 
+FLAG: Final = ("yes",)
+"""The choices of an argument that is an option without a value."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Argument:
     """A word of a command, or a field of a form."""
@@ -113,8 +115,10 @@ class Argument:
     name: str  # as in `before`: the option `--before`, unless it is positional
     about: str
     read: Callable[[str], object] = str  # raises `ValueError` for what it cannot be
+    choices: tuple[str, ...] = ()  # what it can be; (): anything that `read` takes
     positional: bool = False
     required: bool = False
+    exclusive: bool = False  # exactly one of an action's exclusive ones is given
     metavar: str | None = None
     default: str = ""
     # The browser takes it from nobody: a person there does not name addresses.
@@ -153,8 +157,9 @@ class Action:
     name: str  # the words of its command, as `outbox again`
     about: str  # in a line, without a capital and a full stop
     arguments: tuple[Argument, ...]
-    # Looks it up and changes nothing. Raises what is wrong with the arguments:
-    # `ValueError`, `ConfigurationError`, `ContractError`; else `TwoPhaseError`.
+    # Looks it up and changes nothing. Raises what is wrong with the arguments, or
+    # forbids it: `ValueError`, `ConfigurationError`, `ContractError`; else
+    # `TwoPhaseError`.
     prepare: Callable[[Reach, Given], Act]
     title: str = ""  # of its form in the browser; "": only pages about a thing have it
     place: str = ""  # `application` or `participant`: whose page leads to its form
@@ -172,6 +177,21 @@ class Action:
         """Its name in an address."""
         return self.name.replace(" ", "-")
 
+    def check(self, given: Given) -> None:
+        """Raise `ValueError` for what is missing, and what an argument cannot be."""
+        for argument in self.arguments:
+            text = given.get(argument.name, "")
+            if text and argument.choices and text not in argument.choices:
+                expected = " or ".join(argument.choices)
+                raise ValueError(f"{argument.name}: expected {expected}")
+            if text:
+                argument.read(text)
+            elif argument.required:
+                raise ValueError(f"{argument.name}: say {argument.about}")
+        exclusive = [one.name for one in self.arguments if one.exclusive]
+        if exclusive and sum(name in given for name in exclusive) != 1:
+            raise ValueError(f"expected one of {', '.join(exclusive)}")
+
     def command(self, given: Given) -> str:
         """Return the command that does this."""
         words = ["tracing-2pc", self.name]
@@ -179,10 +199,19 @@ class Action:
             if not (value := given.get(argument.name, "")):
                 continue
             option = [] if argument.positional else [f"--{argument.name}"]
-            words += [*option, value]
+            words += [*option, *([] if argument.choices == FLAG else [value])]
         if self.reason is Reason.NEEDED:
             words.append("--reason …")
         return " ".join(words)
+
+
+class Offer(NamedTuple):
+    """An action that a page about a thing has a form of, which is filled in already."""
+
+    action: Action
+    given: Given
+    title: str
+    advice: Advice
 
 
 def of_application(about: str, *, required: bool = True) -> Argument:

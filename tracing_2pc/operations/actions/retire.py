@@ -25,11 +25,10 @@ def prepare(reach: Reach, given: Given) -> Act:
     application, now = check_application(given["application"]), reach.clock.now()
     job = jobs_of(reach.log.presences(), reach.log.clock()).get(application)
 
-    def check() -> None:
-        if job is not None and job.state is JobState.RUNNING:
-            raise ContractError(
-                f"{application} is not retired: {job.describe(now)}. Stop its query"
-            )
+    if job is not None and job.state is JobState.RUNNING:
+        raise ContractError(
+            f"{application} is not retired: {job.describe(now)}. Stop its query"
+        )
 
     def run(who: str, reason: str) -> list[Done]:
         reach.log.retire(application, who=who, why=reason)
@@ -47,9 +46,7 @@ def prepare(reach: Reach, given: Given) -> Act:
         facts=(("Its job", job.describe(now) if job else "none has reported"),),
         gone=f"no job of {application} is missed" if stopped else "",
     )
-    return Act(
-        given, "Retire", application, "its name", lambda: preview, run, check=check
-    )
+    return Act(given, "Retire", application, "its name", lambda: preview, run)
 
 
 RETIRE: Final = Action(
