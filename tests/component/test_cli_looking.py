@@ -256,66 +256,16 @@ def test_show_has_all_that_is_known(operator, monkeypatch):
     monkeypatch.setenv("TPC_LINKS", "jaeger=http://127.0.0.1:16686/trace/{trace}")
     out = operator.out(1, "show", str(T))
     (head, timeline), (known, steps) = (
-        text.split("timeline\n") for text in (steady(out), SHOWN)
+        text.split("What happened\n") for text in (steady(out), SHOWN)
     )
     assert (head, sorted(timeline.splitlines())) == (known, sorted(steps.splitlines()))
     _, (found,) = operator.json("show", str(T))
+    _, (explained,) = operator.json("explain", str(T))
+    assert found.keys() == explained.keys()
     assert found["links"] == {"jaeger": f"http://127.0.0.1:16686/trace/{'a' * 32}"}
     assert found["participants"][0]["state"] == "committed"
     assert found["participants"][1]["error"]
     assert {event["who"] for event in found["timeline"]} == {"log", "ledger"}
-
-
-SHOWN = f"""\
-orders.7.1  committing
-  looked at       TIME
-  begun           8 min ago (TIME)
-  decided commit  8 min ago (TIME); 3 rows in 1 branch
-  run             run
-  trace           {"a" * 32}
-  jaeger          http://127.0.0.1:PORT/trace/{"a" * 32}
-
-what is wrong
-  stuck: it is decided commit, and for 8 min not acknowledged by notifier (1 try; the
-  last answer: answered 503: busy)
-
-participants
-  NAME      ON RECORD                                SAYS            ROWS  CLOCK   \
-IN DOUBT FOR  REMARK
-  ledger    acknowledged 8 min ago                   committed       3     +SKEW
-  notifier  told in vain 1 time: answered 503: busy  cannot be read                \
-              nothing listens at http://127.0.0.1:PORT
-
-branches
-  PARTICIPANT  BRANCH  STATE      ROWS  PREPARED
-  ledger       0.1     committed  3     8 min ago (TIME)
-
-receipts
-  BRANCH  PARTICIPANT  VOTE    ROWS
-  0.1     ledger       commit  3
-  0.1     notifier     commit  3
-
-timeline
-  +SKEW  log     begun, for ledger, notifier; run run
-  +SKEW  log     decided commit: 3 rows
-  +SKEW  log     ledger acknowledged
-  +SKEW  ledger  prepared 1 branch, 3 rows
-  +SKEW  ledger  committed 1 branch, 3 rows
-"""
-
-
-def test_explain_says_it_as_a_colleague_would(operator):
-    """What is wrong, what each side says, what comes next and when, what is safe."""
-    stuck(operator)
-    out = operator.out(1, "explain", str(T))
-    assert steady(out) == EXPLAINED
-    assert len(out.splitlines()) < 25, "one screen"
-    manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert EXPLAINED.replace("PORT", "8082") in manual
-    _, (found,) = operator.json("explain", str(T))
-    assert found["findings"][0]["kind"] == "stuck"
-    assert found["actions"][0]["safe"] is True
-    assert found["summary"].startswith("orders.7.1 is decided commit and not finished")
 
 
 EXPLAINED = """\
@@ -345,6 +295,62 @@ What you can do
     - costs: 3 rows of the batch may never be committed at notifier.
     - costs: what notifier has prepared stays there until it is resolved there.
 """
+SIDES = """\
+  the log   committing; decided commit 8 min ago; 3 rows.
+  ledger    committed, 3 rows; acknowledged 8 min ago.
+  notifier  cannot be read: nothing listens at http://127.0.0.1:PORT; \
+told in vain 1 time.
+"""
+PARTICIPANTS = """\
+  NAME      ON RECORD                                SAYS            ROWS  CLOCK   \
+IN DOUBT FOR  REMARK
+  ledger    acknowledged 8 min ago                   committed       3     +SKEW
+  notifier  told in vain 1 time: answered 503: busy  cannot be read                \
+              nothing listens at http://127.0.0.1:PORT
+"""
+SHOWN = f"""\
+{EXPLAINED.replace(SIDES, PARTICIPANTS)}
+See it
+  jaeger  http://127.0.0.1:PORT/trace/{"a" * 32}
+
+What is on record
+  looked at       TIME
+  state           committing
+  begun           8 min ago (TIME)
+  decided commit  8 min ago (TIME); 3 rows in 1 branch
+  run             run
+  trace           {"a" * 32}
+
+Branches
+  PARTICIPANT  BRANCH  STATE      ROWS  PREPARED
+  ledger       0.1     committed  3     8 min ago (TIME)
+
+Votes
+  BRANCH  PARTICIPANT  VOTE    ROWS
+  0.1     ledger       commit  3
+  0.1     notifier     commit  3
+
+What happened
+  +SKEW  log     begun, for ledger, notifier; run run
+  +SKEW  log     decided commit: 3 rows
+  +SKEW  log     ledger acknowledged
+  +SKEW  ledger  prepared 1 branch, 3 rows
+  +SKEW  ledger  committed 1 branch, 3 rows
+"""
+
+
+def test_explain_says_it_as_a_colleague_would(operator):
+    """What is wrong, what each side says, what comes next and when, what is safe."""
+    stuck(operator)
+    out = operator.out(1, "explain", str(T))
+    assert steady(out) == EXPLAINED
+    assert len(out.splitlines()) < 25, "one screen"
+    manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert EXPLAINED.replace("PORT", "8082") in manual
+    _, (found,) = operator.json("explain", str(T))
+    assert found["findings"][0]["kind"] == "stuck"
+    assert found["actions"][0]["safe"] is True
+    assert found["summary"].startswith("orders.7.1 is decided commit and not finished")
 
 
 def test_explain_says_what_a_forced_way_costs(operator):

@@ -98,7 +98,7 @@ def test_a_commit_that_hangs_says_who_holds_the_application_back(at, tries):
     assert [(str(f.kind), f.why) for f in found.findings] == [("held_back", said)]
     assert said in "\n".join(explain.lines(found, {})).replace("\n  ", " ")
     assert said in "\n".join(show.lines(found, {})).replace("\n  ", " ")
-    assert show.code_of(found) == 1
+    assert explain.code_of(found) == 1
 
 
 def test_an_aborted_batch_waits_for_its_query(at):

@@ -213,7 +213,7 @@ def _add_reading(add: Add) -> None:
     ls.add_argument("--log-only", action="store_true", help="ask no participant")
 
     for name, about in (
-        ("show", "show all that is known of one transaction"),
+        ("show", "explain one transaction, with all that is known of it"),
         ("explain", "explain what is wrong with one, and what is safe"),
     ):
         newest = f"{_TRANSACTION}; without the attempt, the newest"

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 from tracing_2pc.cli.acting import describe_action
-from tracing_2pc.cli.show import print_transaction
-from tracing_2pc.cli.terminal import headed, paint, prose, safe
+from tracing_2pc.cli.arguments import DONE, LEFT, USAGE
+from tracing_2pc.cli.terminal import (
+    asking,
+    headed,
+    paint,
+    print_either,
+    prose,
+    safe,
+)
+from tracing_2pc.core.links import links_of
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, Severity
 from tracing_2pc.inspection import kinds
@@ -19,49 +27,63 @@ from tracing_2pc.inspection.summary import (
     describe_report,
     summarize,
 )
-from tracing_2pc.inspection.view import TransactionView
+from tracing_2pc.inspection.trace_sources import transaction_named
+from tracing_2pc.inspection.view import TransactionView, view_transaction
 from tracing_2pc.inspection.wording import (
     format_count,
     format_distance,
     format_duration,
     join_names,
 )
+from tracing_2pc.operations.wiring import open_configured_log, open_participants
 
 _MOST: Final = 5
 """Participants that are described; more are counted."""
 
-_JSON: Final = (
-    "transaction",
-    "state",
-    "reason",
-    "cause",
-    "detail",
-    "near",
-    "findings",
-    "left_alone",
-    "next",
-    "actions",
-)
+Lines: TypeAlias = Callable[[TransactionView, Mapping[str, str]], Iterable[str]]
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Print what is wrong with a transaction, what comes next, and what is safe."""
-    return print_transaction(options, settings, lines, _json_of)
+    return print_transaction(options, settings, lines)
 
 
-def _json_of(view: TransactionView) -> dict[str, Any]:
-    fields = view.to_json()
-    return {**{name: fields[name] for name in _JSON}, "summary": summarize(view)}
+def print_transaction(
+    options: argparse.Namespace, settings: Settings, lines: Lines
+) -> int:
+    """Ask log and participants about the transaction that was typed; print it.
+
+    `lines` shows a view and its links to people. Programs get all of it.
+    """
+    named = transaction_named(options.transaction)
+    participants = open_participants(settings)
+    with open_configured_log(settings) as log, asking(participants):
+        view = view_transaction(log, participants, named(log), settings)
+    links = links_of(settings.links, view.transaction, view.trace)
+    item = {**view.to_json(), "summary": summarize(view), "links": links}
+    print_either(options, item, lines(view, links))
+    return code_of(view)
 
 
-def lines(view: TransactionView, links: Mapping[str, str]) -> Iterator[str]:
-    """Return it in sentences."""
+def code_of(view: TransactionView) -> int:
+    """Return 2 for what nobody knows, 1 if something is wrong or cannot be read."""
+    if view.unknown:
+        return USAGE
+    return LEFT if view.findings else DONE
+
+
+def lines(
+    view: TransactionView,
+    links: Mapping[str, str],
+    sides: Callable[[TransactionView], Iterable[str]] | None = None,
+) -> Iterator[str]:
+    """Return it in sentences; `sides` shows what log and participants say."""
     hint = " `tracing-2pc ls` lists those that it has."
     no_record = view.state is None and not view.forgotten
     near = f" Of its batch {text}." if (text := describe_near(view)) else ""
     yield from prose(summarize(view) + (hint if no_record else near))
     yield from headed("What is wrong", _wrong(view))
-    yield from headed("What each side says", _sides(view))
+    yield from headed("What each side says", (sides or _sides)(view))
     if view.state is not None or view.in_doubt:
         yield from headed("What comes next by itself", _next(view))
         yield from headed("What you can do", _actions(view))

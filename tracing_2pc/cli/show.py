@@ -1,24 +1,13 @@
-"""`tracing-2pc show`: all that is known of a transaction, in tables."""
+"""`tracing-2pc show`: what `explain` says, with all that is on record, in tables."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from tracing_2pc.cli.arguments import DONE, LEFT, USAGE
-from tracing_2pc.cli.terminal import (
-    asking,
-    headed,
-    paint,
-    print_either,
-    prose,
-    safe,
-    table,
-    when,
-)
-from tracing_2pc.core.links import links_of
+from tracing_2pc.cli import explain
+from tracing_2pc.cli.terminal import headed, safe, table, when
 from tracing_2pc.core.model import DeliveryRecord
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.summary import (
@@ -26,17 +15,13 @@ from tracing_2pc.inspection.summary import (
     describe_delivery,
     describe_near,
 )
-from tracing_2pc.inspection.trace_sources import transaction_named
-from tracing_2pc.inspection.view import TransactionView, view_transaction
+from tracing_2pc.inspection.view import TransactionView
 from tracing_2pc.inspection.wording import (
     format_count,
     format_duration,
     format_time,
     without_participant,
 )
-from tracing_2pc.operations.wiring import open_configured_log, open_participants
-
-Lines: TypeAlias = Callable[[TransactionView, Mapping[str, str]], Iterable[str]]
 
 _MOST: Final = 20
 """Branches, receipts and events of each kind that are printed; JSON has more."""
@@ -44,57 +29,21 @@ _MOST: Final = 20
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Print all that is known of one transaction."""
-    return print_transaction(options, settings, lines, TransactionView.to_json)
-
-
-def print_transaction(
-    options: argparse.Namespace,
-    settings: Settings,
-    lines: Lines,
-    json_of: Callable[[TransactionView], dict[str, Any]],
-) -> int:
-    """Ask log and participants about the transaction that was typed; print it.
-
-    `lines` shows a view and its links to people, `json_of` a view to programs.
-    """
-    named = transaction_named(options.transaction)
-    participants = open_participants(settings)
-    with open_configured_log(settings) as log, asking(participants):
-        view = view_transaction(log, participants, named(log), settings)
-    links = links_of(settings.links, view.transaction, view.trace)
-    print_either(options, {**json_of(view), "links": links}, lines(view, links))
-    return code_of(view)
-
-
-def code_of(view: TransactionView) -> int:
-    """Return 2 for what nobody knows, 1 if something is wrong or cannot be read."""
-    if view.unknown:
-        return USAGE
-    return LEFT if view.findings else DONE
+    return explain.print_transaction(options, settings, lines)
 
 
 def lines(view: TransactionView, links: Mapping[str, str]) -> Iterator[str]:
-    """Return it for people, from the record to what can be done."""
-    yield paint(f"{view.transaction}  {_state(view)}", "bold")
-    yield from table([*_record(view), *links.items()], "  ")
-    wrong = [prose(finding.text, "  ") for finding in view.wrong]
-    yield from headed("what is wrong", itertools.chain(*wrong))
-    yield from headed("participants", _participants(view))
-    yield from headed("branches", _branches(view))
-    yield from headed("receipts", _receipts(view))
-    yield from headed("timeline", _timeline(view))
-
-
-def _state(view: TransactionView) -> str:
-    if view.state is not None:
-        return str(view.state)
-    if view.forgotten:
-        return f"forgotten (forgotten_through {view.forgotten_through})"
-    return "no record" if view.known else "no record, and its application is not known"
+    """Return it for people: explained, then the record, branches, votes and steps."""
+    yield from explain.lines(view, links, _sides)
+    yield from headed("What is on record", table([*_record(view)], "  "))
+    yield from headed("Branches", _branches(view))
+    yield from headed("Votes", _receipts(view))
+    yield from headed("What happened", _timeline(view))
 
 
 def _record(view: TransactionView) -> Iterator[tuple[str, str]]:
     yield "looked at", format_time(view.at)
+    yield "state", str(view.state or "no record")
     if view.started is not None:
         yield "begun", when(view.started, view.at)
     if view.decided is not None:
@@ -115,7 +64,7 @@ def _record(view: TransactionView) -> Iterator[tuple[str, str]]:
     yield "trace", view.trace or "none"
 
 
-def _participants(view: TransactionView) -> Iterator[str]:
+def _sides(view: TransactionView) -> Iterator[str]:
     if not view.participants:
         yield "  none: `participants` in the settings is empty"
         return
