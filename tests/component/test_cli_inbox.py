@@ -33,7 +33,8 @@ def test_readers_are_listed(inbox, url, capsys):
     assert main(["inbox", "ls", "--inbox", url]) == 0
     assert "totals  1         1" in capsys.readouterr().out
     assert main(["inbox", "ls", "--inbox", url, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown, counts = map(json.loads, capsys.readouterr().out.splitlines())
+    assert counts == {"kind": "counts", "readers": 1, "end": 2}
     assert (shown["reader"], shown["position"], shown["behind"]) == ("totals", 1, 1)
 
 

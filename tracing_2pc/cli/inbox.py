@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tracing_2pc.cli.arguments import DONE
 from tracing_2pc.cli.terminal import paint, print_item, table
@@ -23,25 +25,33 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace, inbox: Inbox) -> int:
-    now, end = time.time(), inbox.end().position
-    readers = inbox.readers()
+    end, readers = inbox.end().position, []
+    for row in inbox.readers():
+        item = {"reader": row.reader, "position": row.position}
+        readers.append({**item, "behind": end - row.position, "moved": row.at})
     if options.json:
-        for row in readers:
-            behind = end - row.position
-            item = {"reader": row.reader, "position": row.position, "behind": behind}
-            print_item(options, {"kind": "reader", **item, "moved": row.at}, "")
-        return DONE
+        for item in readers:
+            print_item(options, {"kind": "reader", **item}, "")
+        counts = {"kind": "counts", "readers": len(readers), "end": end}
+        print_item(options, counts, "")
+    else:
+        print("\n".join(_lines(readers, end)))
+    return DONE
+
+
+def _lines(readers: Sequence[Mapping[str, Any]], end: int) -> Iterator[str]:
+    now = time.time()
     rows = [
         (
-            str(row.reader),
-            str(row.position),
-            str(end - row.position),
-            format_duration(max(0.0, now - row.at)),
+            str(row["reader"]),
+            str(row["position"]),
+            str(row["behind"]),
+            format_duration(max(0.0, now - row["moved"])),
         )
         for row in readers
     ]
     if rows:
         head, *shown = table([_HEAD, *rows])
-        print("\n".join([paint(head, "bold"), *shown]))
-    print(f"{format_count(len(rows), 'reader')}; the inbox ends at position {end}")
-    return DONE
+        yield paint(head, "bold")
+        yield from shown
+    yield f"{format_count(len(rows), 'reader')}; the inbox ends at position {end}"
