@@ -105,7 +105,7 @@ def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path):
     """Written when the attempt begins, from what the job was given."""
     log = open_log(f"sqlite:///{tmp_path}/log.db")
     callback = ForeachBatch(Job(Archive(), "orders", Settings()), {}, log)
-    coordinator = callback._coordinator(StreamContext(None, "run", "query"), callback.log)
+    coordinator = callback._coordinator(StreamContext(None, "run", "query"), log)
     begun = coordinator.begin(0, "run", "query")
     assert begun.record.own_sinks == {"Archive"}
     assert log.read(begun.record.id).own_sinks == {"Archive"}
