@@ -101,6 +101,15 @@ def test_a_finished_transaction_is_drawn_to_scale():
     ]
 
 
+def test_a_decision_that_nobody_delivers_is_no_commit_under_way():
+    """What is prepared still waits: its driver is gone, and asked no participant."""
+    prepared = said("ledger", branch(0, 2))
+    left = view(prepared, decided=5, at=60, deliveries=[DeliveryRecord("ledger")])
+    ledger = lanes(drawn(dataclasses.replace(left, undelivered=True)), "ledger")
+    assert [part.kind for part in ledger[0].segments] == ["writing", "waiting"]
+    assert ledger[1].label == "not told for 55 s"
+
+
 def test_an_outage_is_drawn_as_one():
     """Tries in vain are no commit under way, and no time of nothing."""
     told = [

@@ -196,7 +196,8 @@ def _branch_lane(
     ends = [branch.sealed_at for branch in branches if branch.sealed_at is not None]
     sealed = max(ends) if len(ends) == len(branches) else None
     # Sealed by hand, or by clocks that differ: there was no wait after that.
-    known = [at for at in (view.decided, sealed) if at is not None]
+    told = None if view.undelivered else view.decided
+    known = [at for at in (told, sealed) if at is not None]
     decided = max(prepared, min(known)) if known else None
     phases.append(Phase("waiting", prepared, decided))
     if decided is not None:
@@ -216,7 +217,8 @@ def _delivery_lane(
     elif end is not None:
         label = "never acknowledged"
     else:
-        label = f"not acknowledged for {format_duration(view.at - decided)}"
+        word = "told" if view.undelivered else "acknowledged"
+        label = f"not {word} for {format_duration(view.at - decided)}"
     kind = "vain" if delivery.retries else "delivering"
     return label + _in_vain(delivery.retries), [Phase(kind, decided, end)]
 

@@ -118,6 +118,7 @@ class TransactionView:
     # Why it was aborted, as a word of `CAUSES`; None where that is not known.
     cause: str | None
     detail: str | None  # of that: at which step who answered or raised what; in a line
+    undelivered: bool  # decided, and nobody was asked: its driver is gone
     # The attempts at its batch before and after it, as far as on record.
     near: tuple[Attempt, ...]
     deliveries: tuple[DeliveryRecord, ...]
@@ -330,6 +331,7 @@ def _view_of(
         forgotten_through=evidence.forgotten_through,
         **on_record,
         trace=record.trace_id if record else None,
+        undelivered=context.is_undelivered,
         near=near,
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],
