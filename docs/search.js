@@ -6,7 +6,9 @@
   const TITLE = 6, PAGE = 0.5, LONG = 0.4, ENOUGH = 1.2
 
   const stemmed = (word) => lunr.stemmer(new lunr.Token(word)).toString()
+  const SAME = new Map([["postgres", "postgresql"], ["k8s", "kubernetes"], ["died", "dead"]])
   const split = (text) => text.replace(/<[^>]+>|&\w+;/g, " ").toLowerCase().split(/[^\p{L}\p{N}_]+/u).filter((word) => word)
+    .map((word) => SAME.get(word) ?? word)
   const says = (word) => lunr.stopWordFilter(word) && !/^((?!go$)\p{L}{1,2}|need|want|use|happens?|works?|possible)$/u.test(word)
 
   const count = (text) => {

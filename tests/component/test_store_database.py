@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import psycopg
+import psycopg.errors
 import pytest
 import sqlalchemy as sa
 from support.texts import texts
 
 from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store.engines import database as engines
 from tracing_2pc.store.log import database
 
 TEXTS = texts("component")
@@ -105,3 +109,27 @@ def test_a_folder_instead_of_a_file_is_unreachable(tmp_path):
     """The database says why."""
     with pytest.raises(DecisionLogError, match="unable to open database file"):
         open_log(f"sqlite:///{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (psycopg.errors.ReadOnlySqlTransaction("cannot execute"), "is read-only"),
+        (psycopg.errors.DiskFull("could not extend file"), "has no room left"),
+        (sqlite3.OperationalError("database or disk is full"), "has no room left"),
+        (psycopg.errors.TooManyConnections("x"), "takes no more connections"),
+        (
+            psycopg.OperationalError("FATAL: sorry, too many clients already"),
+            "takes no more connections",
+        ),
+        (psycopg.errors.CannotConnectNow("starting"), "is being started"),
+        (psycopg.OperationalError("connection refused"), None),
+        (psycopg.errors.CheckViolation("a row says: disk is full"), None),
+    ],
+)
+def test_a_caller_is_told_why_a_database_does_not_serve(error, cause):
+    """From a closed list: never an address, a name or what a record has."""
+    wrapped = sa.exc.OperationalError("COPY", None, error)
+    told = engines.describe_not_now(wrapped)
+    assert (told is None) is (cause is None)
+    assert cause is None or str(told).startswith(cause)

@@ -19,7 +19,8 @@ from support.waiting import PATIENT
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.cli import main
 from tracing_2pc.conformance import check_run
-from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.errors import DecisionLogError, ParticipantUnavailableError
+from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.core.ports import Opening, SystemClock
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.diagnosis import diagnose
@@ -30,6 +31,7 @@ from tracing_2pc.testing import run_one_batch
 
 TEXTS = texts("contract")
 FIRST, SECOND, T = "orders.0.1", "orders.1.1", "orders.2.1"
+READ_ONLY = f"database is {TEXTS['read-only']}"
 ASKED = ("/health/ready", "/transactions", f"/transactions/{FIRST}")
 
 
@@ -86,6 +88,44 @@ def test_sessions_that_may_not_write_are_left(
     assert begin(log, 0) == FIRST
     close(world)
     log.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cause_reaches_who_asks(
+    postgres_database, kind, tmp_path, monkeypatch, capsys
+):
+    """The job, `check` and `ls` are told what the service knows, and the cure of that.
+
+    It is neither the token nor a database that is down.
+    """
+    monkeypatch.setattr(Outbox, "start", no_sender)
+    monkeypatch.setenv("TPC_PAUSE", "100ms")
+    monkeypatch.setenv("TPC_LOG", "sqlite:///decisions.db")
+    monkeypatch.setenv("TPC_TOKEN", "a-token-of-an-operator")
+    monkeypatch.chdir(tmp_path)
+    world = KINDS[kind](postgres_database)
+    assert world.prepare(T).status_code == 200
+    with psycopg.connect(postgres_database, autocommit=True) as dba:
+        alter = f"ALTER DATABASE {dba.info.dbname}"
+        dba.execute(f"{alter} SET default_transaction_read_only = on")
+        database_of(world).engine.dispose()
+        with serving(world.app) as url:
+            monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
+            assert main(["init"]) == 0
+            capsys.readouterr()
+            participant = HttpParticipant("ledger", url, None, PATIENT)
+            with pytest.raises(ParticipantUnavailableError, match=READ_ONLY):
+                participant.abort_branch(
+                    TransactionId.parse(T), BranchId(0, 1), ONE.digest
+                )
+            for command in ("check", "ls"):
+                assert main([command]) == 1
+                said = " ".join(capsys.readouterr().out.split())
+                assert READ_ONLY in said
+                assert "start its database" not in said
+                assert "refused" not in said
+        dba.execute(f"{alter} RESET default_transaction_read_only")
+    close(world)
 
 
 @pytest.mark.ci

@@ -131,6 +131,13 @@ ASKED: Final = {
     "where to put database passwords and secrets": "faq#where-do security",
     "how much latency overhead per micro-batch": "faq#how-much-slower",
     "upgrade to new version without losing the checkpoint": "faq#how-do-i-change-the",
+    "postgres": "postgresql-and service two-postgresql quick-start",
+    "postgres and kafka together": "postgresql-and-kafka faq#can-i-write-to-postg",
+    "two postgres databases": "two-postgresql",
+    "job is dead": "operating#whether-a-job faq#the-job-the",
+    "stream stopped": "operating#whether-a-job faq#the-job-the",
+    "do I need a service for postgres": "embedded faq",
+    "is my job running": "operating#whether-a-job",
 }
 """What a user types, and which pages, or sections by how their anchors begin, answer
 it: one of them is the first hit."""

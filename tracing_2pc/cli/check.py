@@ -93,7 +93,7 @@ def _row(probed: ParticipantDescription) -> tuple[str, ...]:
     return (
         probed.participant,
         "not ready" if probed.unready else "ready",
-        probed.role or ("refused" if probed.sent else "none was sent"),
+        probed.role_of_token,
         format_skew(probed.skew),
         "" if probed.role is None else str(probed.in_doubt),
         "" if used is None or most is None else f"{used:.0f} of {most:.0f}",

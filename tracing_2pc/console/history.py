@@ -190,7 +190,7 @@ def _facts_of(
     yield "Address", description.url
     yield "Version", description.version or "not told"
     only = f", of {description.only} only" if description.only else ""
-    yield "Role of our token", f"{description.role or 'none'}{only}"
+    yield "Role of our token", f"{description.role_of_token}{only}"
     if (skew := description.skew) is not None:
         ahead = "ahead of ours" if skew > 0 else "behind ours"
         yield "Its clock", f"{format_elapsed(abs(skew))} {ahead}"

@@ -551,6 +551,15 @@ class ParticipantDescription:
     version: str | None = None  # of tracing_2pc; None if it did not say
     answers: bool = True  # False: by its nature it takes part only, and cannot be asked
 
+    @property
+    def role_of_token(self) -> str:
+        """The role of our token there, or why there is none."""
+        if self.role is not None:
+            return self.role
+        if not self.sent:
+            return "none was sent"
+        return "refused" if self.refused else "not known"
+
 
 def find_misdirected(
     identities: Mapping[str, Identity], applications: Collection[str]

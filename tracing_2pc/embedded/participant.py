@@ -61,7 +61,7 @@ from tracing_2pc.participant.requests import (
     RequestQuery,
 )
 from tracing_2pc.participant.service import ParticipantService
-from tracing_2pc.store.engines.database import describe_error
+from tracing_2pc.store.engines.database import describe_error, describe_not_now
 from tracing_2pc.store.engines.silence import answering_within
 from tracing_2pc.tracing.gauges import observe_gauges
 from tracing_2pc.tracing.propagation import storable_context
@@ -407,7 +407,8 @@ class EmbeddedParticipant:
             why = "text of the request has a character that the database here lacks"
             raise self._error(Refusal.MALFORMED, why, None, transaction) from None
         except Exception as error:
-            why = f"its database did not answer: {describe_error(error)}"
+            cause = describe_not_now(error)
+            why = f"its database {cause or f'did not answer: {describe_error(error)}'}"
             if not isinstance(error, sa.exc.SQLAlchemyError | OSError):
                 logger.exception(
                     "a request was not answered: participant=%s", self.name

@@ -169,6 +169,9 @@ def is_of_another(about: TransactionId | Source, application: str | None) -> boo
 _START: Final = "start it (restart it where it hangs: nothing is lost)"
 _START_DATABASE: Final = "start its database; see its own log"
 
+_SILENT: Final = "database did not answer"
+"""In what is answered where a participant does not know the cause."""
+
 _LOOK_THERE: Final = "ask it by its own means: no decision is missed, and none shown"
 
 
@@ -197,7 +200,7 @@ def _unreadable(
         elif not of.answers:
             cure = _LOOK_THERE
         elif of.unreachable is None:
-            cure = _START_DATABASE
+            cure = _START_DATABASE if _SILENT in why else "do what it says"
     return fault(source, why, cure, kinds.UNREADABLE)
 
 

@@ -46,7 +46,7 @@ from tracing_2pc.participant.branch_store import (
 )
 from tracing_2pc.participant.journal.database import UnderWayError
 from tracing_2pc.participant.journal.journal import Journal
-from tracing_2pc.store.engines.database import describe_error
+from tracing_2pc.store.engines.database import describe_error, refuse_not_now
 from tracing_2pc.store.engines.urls import missing_file
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.propagation import extract
@@ -352,8 +352,7 @@ class ParticipantEngine:
             before, self._not_ready = self._not_ready, describe_error(error)
             if before != self._not_ready:
                 logger.warning("not ready: %s", self._not_ready)
-            detail = "the participant's database is not ready: ask again"
-            raise RefusalError(Refusal.NOT_NOW, detail) from None
+            raise RefusalError(Refusal.NOT_NOW, refuse_not_now(error)) from None
         self._not_ready = ""
         return trouble
 

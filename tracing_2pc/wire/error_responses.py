@@ -98,7 +98,7 @@ def problem_of(error: Exception) -> Problem:
     import sqlalchemy as sa
     from werkzeug.exceptions import HTTPException
 
-    from tracing_2pc.store.engines.database import describe_error
+    from tracing_2pc.store.engines.database import describe_error, refuse_not_now
 
     if isinstance(error, HTTPException):
         return Problem(error.code or 500, error.name)
@@ -109,7 +109,6 @@ def problem_of(error: Exception) -> Problem:
     silent = isinstance(error, (sa.exc.TimeoutError, sa.exc.OperationalError, OSError))
     if silent or getattr(error, "connection_invalidated", False):
         logger.warning("not available: %s", describe_error(error))
-        detail = "the participant's database did not answer: ask again"
-        return Problem.of(Refusal.NOT_NOW, detail)
+        return Problem.of(Refusal.NOT_NOW, refuse_not_now(error))
     logger.exception("a request was not answered")
     return Problem(FAULT, "this participant has a fault: see its log")

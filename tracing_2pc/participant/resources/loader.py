@@ -17,7 +17,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload, ViolatedError
 from tracing_2pc.participant.journal.database import Database, Records, TableGoneError
-from tracing_2pc.store.engines.database import PLACE, describe_error
+from tracing_2pc.store.engines.database import PLACE, describe_error, refuse_not_now
 from tracing_2pc.tracing.spans import database_span
 
 logger = logging.getLogger(__name__)
@@ -114,8 +114,7 @@ def _refusing(table: RecordTable, database: Database) -> Iterator[None]:
             detail = f"the table does not take these records: {reason}"
             raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
         logger.warning("records not written: %s", describe_error(error))
-        detail = "the participant's database did not answer: ask again"
-        raise RefusalError(Refusal.NOT_NOW, detail) from None
+        raise RefusalError(Refusal.NOT_NOW, refuse_not_now(error)) from None
 
 
 def _load(

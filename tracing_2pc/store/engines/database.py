@@ -265,6 +265,61 @@ def describe_error(error: Exception) -> str:
     return f"{kind.__name__}: {line[:300]}"
 
 
+_CAUSES: Final[tuple[tuple[frozenset[str], tuple[str, ...], str], ...]] = (
+    (
+        frozenset({"25006"}),
+        ("read-only", "readonly database"),
+        "is read-only: a standby, or default_transaction_read_only is on. Promote it, "
+        "or name the primary in its URL",
+    ),
+    (
+        frozenset({"53100"}),
+        ("disk is full", "no space left"),
+        "has no room left on its disk: make room there",
+    ),
+    (
+        frozenset({"53300"}),
+        ("too many clients", "connection slots"),
+        "takes no more connections: close some, or raise max_connections",
+    ),
+    (
+        frozenset({"57P01", "57P02", "57P03"}),
+        ("starting up", "shutting down", "recovery mode"),
+        "is being started or shut down: it answers again soon",
+    ),
+    (
+        frozenset({"42501"}),
+        ("permission denied",),
+        "denies its role a right: its own log has the GRANT",
+    ),
+)
+"""By SQLSTATE, or by what a driver's message has: what is the matter, and its cure."""
+
+
+def describe_not_now(error: Exception) -> str | None:
+    """Return why a database does not serve now, as any caller may be told.
+
+    It has no address, no name and nothing of a record. None for another cause: then
+    the database did not answer, as far as is known.
+    """
+    origin = getattr(error, "orig", None) or error
+    state, text = getattr(origin, "sqlstate", None), str(origin).lower()
+    if _SHOWN.isdisjoint(kind.__name__ for kind in type(origin).__mro__) and (
+        not isinstance(origin, NotNowError)
+    ):
+        text = ""  # it may quote a record
+    for states, words, cause in _CAUSES:
+        if state in states or any(word in text for word in words):
+            return cause
+    return None
+
+
+def refuse_not_now(error: Exception) -> str:
+    """Return what a participant answers where its database does not serve now."""
+    cause = describe_not_now(error)
+    return f"the participant's database {cause or 'did not answer: ask again'}"
+
+
 def storable(connection: sa.Connection, text: str) -> str:
     """Return a text as the database can hold it: other characters are escaped.
 
