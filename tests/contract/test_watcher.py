@@ -152,6 +152,40 @@ def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(at):
     assert sweep.diagnoses[0].verdict is Verdict.FINISH
 
 
+@pytest.mark.parametrize("looks", [1, 2], ids=["before the pause", "in the pause"])
+def test_a_participant_that_ends_is_to_be_started_not_its_database(at, looks):
+    """Cause and cure are of one look, whichever look it ended before."""
+    if looks == 1:
+        at.down("notifier")
+    else:
+        at.time.at_pause.append(lambda: at.down("notifier"))
+    (finding,) = watching(at).sweep().findings
+    assert TEXTS["down"] in finding.why
+    assert TEXTS["start it"] in finding.cure
+
+
+def test_another_cause_is_printed_again_and_the_same_is_not(at, monkeypatch):
+    """A cure that no longer helps does not stand as the last line of an outage."""
+    at.down("notifier")
+    watcher = watching(at)
+    (first,) = watcher.sweep().added
+    again = watcher.sweep()
+    assert (again.added, again.changed, list(items(again))) == ((), (), [])
+    at.up("notifier")
+    resource = at.worlds["notifier"].resource
+
+    def broken(_: Query) -> Any:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(resource, "list_open", broken)
+    sweep = watcher.sweep()
+    (changed,) = sweep.changed
+    assert (sweep.added, sweep.removed) == ((), ())
+    assert changed.about == first.about
+    assert (changed.why, changed.cure) != (first.why, first.cure)
+    assert [item["event"] for item in items(sweep)] == ["unreadable"]
+
+
 def test_a_journal_that_is_removed_behind_our_back_is_lost(at):
     """Before anybody delivers, and before it counts as stuck."""
     at.committing()

@@ -51,9 +51,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 def items(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Return what has changed, as one object for each line; bounded by `LINES`."""
     by_event: dict[str, list[Finding]] = {event: [] for event in _EVENTS}
-    for change, changed in enumerate((sweep.added, sweep.removed)):
-        for finding in changed:
-            by_event[finding.kind.events[change]].append(finding)
+    for finding in (*sweep.added, *sweep.changed):
+        by_event[finding.kind.events[0]].append(finding)
+    for finding in sweep.removed:
+        by_event[finding.kind.events[1]].append(finding)
     for event in filter(None, by_event):
         findings, rest = by_event[event][:LINES], by_event[event][LINES:]
         for finding in findings:

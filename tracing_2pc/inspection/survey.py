@@ -62,10 +62,10 @@ def survey_all(
     """Read log and participants once. One that cannot be read stops no other.
 
     Takes little more than the request timeout for all participants: who gave no list is
-    not waited for again. Reads what is unfinished or prepared, and the newest commits
-    of each application: one that is gone at a participant was committed by a database
-    that was put back since. `pause` waits so many seconds, or less when it is being
-    stopped.
+    not waited for again, and who gave the first one only is once. Reads what is
+    unfinished or prepared, and the newest commits of each application: one that is gone
+    at a participant was committed by a database that was put back since. `pause` waits
+    so many seconds, or less when it is being stopped.
     """
     unreadable: dict[Source, str] = {}
     skews: dict[str, float] = {}
@@ -94,6 +94,9 @@ def survey_all(
         if participant_source(name) not in unreadable
     }
     descriptions = described.result()
+    # What a participant is like is of the look in which it failed, not of one before.
+    failed = {name: p for name, p in again.items() if name not in answering}
+    descriptions |= describe_all(failed)
     refused = list_refused(answering, limit=REFUSED)
     unreadable |= _outboxes_unread(refused, descriptions)
     return Evidence(

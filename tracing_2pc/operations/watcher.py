@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,8 @@ SNAPSHOTS: Final = 100
 
 HOUR: Final = 3600.0
 
+_NUMBER: Final = re.compile(r"\d+")
+
 _KEPT: Final = (Subject.DIAGNOSIS, Subject.TRANSACTION, Subject.JOB)
 """What findings are about that stay while what they are about cannot be read."""
 
@@ -66,8 +69,10 @@ class Sweep:
     # All that is wrong now, with what cannot be read again meanwhile; the gravest
     # first.
     findings: tuple[Finding, ...] = ()
-    # New since the last round; `removed`: gone since then.
+    # New since the last round; `changed`: known then, with another cause or cure;
+    # `removed`: gone since then.
     added: tuple[Finding, ...] = ()
+    changed: tuple[Finding, ...] = ()
     removed: tuple[Finding, ...] = ()
     # When each unfinished transaction was begun, by application and state, as the log
     # was last read; Unix seconds.
@@ -226,6 +231,7 @@ class Watcher:
             self.clock.now(),
             findings,
             added=_without(findings, before.findings),
+            changed=_changed(findings, before.findings),
             removed=_without(before.findings, findings),
             started=started,
             pending=pending,
@@ -313,6 +319,26 @@ def _without(
 ) -> tuple[Finding, ...]:
     known = set(map(_key_of, others))
     return tuple(finding for finding in these if _key_of(finding) not in known)
+
+
+def _changed(
+    these: Iterable[Finding], others: Iterable[Finding]
+) -> tuple[Finding, ...]:
+    """Return those that others are the same as, but for severity, cause or cure."""
+    before = {_key_of(finding): _essence(finding) for finding in others}
+    return tuple(
+        finding
+        for finding in these
+        if before.get(_key_of(finding), _essence(finding)) != _essence(finding)
+    )
+
+
+def _essence(finding: Finding) -> tuple[str | None, ...]:
+    """Return what a person would act on, without the numbers that grow each round."""
+    words = [str(finding.severity), finding.verdict and str(finding.verdict)]
+    cause = finding.why if finding.kind is kinds.UNREADABLE else ""
+    texts = (_NUMBER.sub("", text) for text in (cause, finding.cure))
+    return (*words, *texts)
 
 
 def _started(log: LogEvidence) -> Mapping[tuple[str, str], Sequence[float]]:
