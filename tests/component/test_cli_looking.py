@@ -565,3 +565,14 @@ def test_a_pipe_that_closes_early_is_no_error(operator):
     )
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+def test_ls_shows_where_a_batch_is_prepared_before_its_decision(operator):
+    """The participant that it may wait for is named, and one that cannot be read."""
+    operator.at.begin()
+    operator.at.prepare(T, "ledger")
+    where = "prepared at ledger; nothing prepared yet at notifier"
+    assert where in operator.says("ls")[1]
+    operator.at.down("notifier")
+    operator.reach()
+    assert "prepared at ledger; not known of notifier" in operator.says("ls")[1]

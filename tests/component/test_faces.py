@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,10 @@ def test_all_faces_say_one_list(operator: Operator, mailer: World) -> None:
     page = first_page(operator, "mailer")
     assert {where for where, _ in WRONG if where not in page} == set()
     assert "3 transactions need you" in page
+    _, text, _ = operator.says("check")
+    last = re.escape(text.splitlines()[-1].partition("; ")[0])
+    assert re.search(last, operator.says("watch", "--once")[1])
+    assert re.search(last, html.unescape(page)), "one sentence, wherever it stands"
 
 
 def first_page(operator: Operator, word: str, *paths: str) -> str:

@@ -79,6 +79,20 @@ def test_decided_and_one_participant_down(at):
     )
 
 
+def test_before_the_decision_it_is_said_where_it_is_prepared_and_where_not(at):
+    """And of one that cannot be read neither, but what the job does about that."""
+    at.begin()
+    at.prepare(T, "ledger")
+    at.time.time += 12
+    where = "prepared at ledger; nothing prepared yet at notifier"
+    assert explain.summarize(view(at)).endswith(f"not decided; {where}.")
+    at.down("notifier")
+    found = view(at)
+    assert "prepared at ledger; not known of notifier." in explain.summarize(found)
+    gives_up = "a task that notifier does not answer for 60 s gives up"
+    assert any(step.what.startswith(gives_up) for step in found.next)
+
+
 @pytest.mark.parametrize("tries", [0, 2])
 def test_a_commit_that_hangs_says_who_holds_the_application_back(at, tries):
     """Long before it is called stuck, and although nobody notes a try any more."""

@@ -100,7 +100,7 @@ def test_once_says_what_is_wrong_and_ends_with_1(at, capsys):
     """For a person, for a program; 0 where nothing is."""
     capsys.readouterr()
     assert main(["watch", "--once"]) == 0
-    assert capsys.readouterr().out == "nothing is wrong\n"
+    assert capsys.readouterr().out == "All is well\n"
     orphan(at)
     assert main(["watch", "--once"]) == 1
     line = capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_once_says_what_is_wrong_and_ends_with_1(at, capsys):
 
 
 NOBODY = (
-    "nothing is wrong in the log; no participant was asked: `participants` in the "
+    "All is well in the log; no participant was asked: `participants` in the "
     "settings is empty\n"
 )
 

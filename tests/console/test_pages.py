@@ -31,12 +31,15 @@ from support.waiting import AT_LAST, until
 from support.watch import NAMES, fresh
 
 from tracing_2pc.console import state
+from tracing_2pc.console.state import ConsoleSources, ConsoleState
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.names import SPANS
+from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.participants import BRANCHES
 from tracing_2pc.inspection.trace import NO_PROOF
+from tracing_2pc.operations.recover import deliver
 from tracing_2pc.operations.resolve import LONGEST_REASON
 from tracing_2pc.tracing import ring
 
@@ -285,6 +288,21 @@ def test_what_the_log_proves_is_said_before_participants_have_answered(at):
     assert TEXTS["until they answer"] in text
     assert TEXTS["asked"] not in text
     answered.set()
+
+
+def test_answers_from_before_a_pause_are_not_shown(at):
+    """Who comes back a minute later sees the log alone until all were asked anew."""
+    settings = Settings()
+    seen = ConsoleState(
+        ConsoleSources(
+            at.log, at.observed, settings,
+            deliver=lambda record: deliver(at.log, settings, record),
+            clock=at.time, pause=at.time.pause,
+        )
+    )  # fmt: skip
+    assert until(seen.survey).at is not None
+    at.time.time += 64
+    assert seen.survey() is None
 
 
 def test_a_transaction_is_told_whole(viewer):

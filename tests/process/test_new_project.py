@@ -174,7 +174,7 @@ def test_its_readme_is_followed(one_file):
         said = reader.follows("tracing-2pc ls")
     finally:
         reader.stop()
-    assert "all is well" in said, said
+    assert "All is well" in said, said
     assert "my-pipeline.1.2 is committed" in said
 
 

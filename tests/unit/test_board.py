@@ -142,7 +142,7 @@ def test_all_is_well_is_said_only_when_all_were_asked():
     unread = observed(unread={LEDGER: "nothing listens"})
     for seen, said in (
         (of_log(), TEXTS["participants are asked"]),
-        (unread, TEXTS["nothing wrong is known"]),
+        (unread, TEXTS["ledger could not be read"]),
     ):
         found = board(logged(), seen)
         assert found.headline == said
@@ -228,12 +228,14 @@ def test_requests_that_partners_refused_need_somebody() -> None:
     some = dataclasses.replace(some, since=NOW - 400)
     fault = source_wrong(LEDGER, kinds.BACKLOG)
     found = board(logged(), observed(some, fault))
-    assert found.headline == TEXTS["refused requests need you"]
+    assert found.headline == "2 problems: backlog at ledger"
+    alone = board(logged(), observed(some)).headline
+    assert alone == TEXTS["refused requests need you"]
     assert (found.status, found.faults) == (BoardStatus.NEED, (some, fault))
     stuck = wrong(1, kinds.LOST, Severity.CRITICAL)
     assert board(logged(), observed(stuck, some)).headline == TEXTS["one needs you"]
     assert board(logged(), observed(some), "sales").status is BoardStatus.WELL
-    assert board(logged(), observed(fault)).headline == "Backlog at ledger"
+    assert board(logged(), observed(fault)).headline == "1 problem: backlog at ledger"
 
 
 def test_a_bound_token_reads_of_no_other_application():

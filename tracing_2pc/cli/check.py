@@ -15,12 +15,13 @@ from tracing_2pc.cli.terminal import (
     paint,
     print_either,
     prose,
+    safe,
     table,
 )
 from tracing_2pc.core.model import ParticipantDescription
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.summary import headline
 from tracing_2pc.inspection.view import to_plain
-from tracing_2pc.inspection.wording import format_count
 from tracing_2pc.operations.check import CheckResult, check
 
 _POOLED = (
@@ -52,10 +53,8 @@ def lines(result: CheckResult) -> Iterator[str]:
     yield from headed("participants", _participants(result))
     yield from headed("problems", _problems(result))
     yield ""
-    if not result.findings:
-        yield paint("all is well", "green")
-    else:
-        yield paint(format_count(len(result.findings), "problem"), "red")
+    colour = "red" if result.findings else "green"
+    yield paint(safe(headline(result.findings, time.time()), 2000), colour)
 
 
 def _log(result: CheckResult) -> Iterator[str]:

@@ -140,6 +140,8 @@ def _detail(row: TransactionSummary, listing: TransactionList) -> str:
         return row.reason
     if row.untold:
         return f"not told all of it: {', '.join(row.untold)}"
+    if row.state is TransactionState.ACTIVE:
+        return listing.votes.get(row.transaction, "")
     errors = [
         f"{d.participant}: {without_participant(d.participant, d.error)}"
         for d in listing.deliveries.get(str(row.transaction), {}).values()

@@ -12,6 +12,7 @@ from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.terminal import print_item
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.diagnosis import Finding
+from tracing_2pc.inspection.summary import headline
 from tracing_2pc.operations.watch import watch
 from tracing_2pc.operations.watcher import Sweep
 from tracing_2pc.operations.wiring import open_configured_log
@@ -43,9 +44,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             once=options.once,
             listen=options.listen,
         )
-    if options.once and last.clean and not options.json:
-        print(f"nothing is wrong{'' if settings.participants else _LOG_ONLY}")
+    if options.once and not options.json:
+        print(headline(last.findings, last.at) + _scope(settings))
     return DONE if last.clean or not options.once else LEFT
+
+
+def _scope(settings: Settings) -> str:
+    return "" if settings.participants else _LOG_ONLY
 
 
 def items(sweep: Sweep) -> Iterator[dict[str, Any]]:

@@ -16,12 +16,8 @@ from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.findings import is_of_another
 from tracing_2pc.inspection.participants import Source, SourceKind
-from tracing_2pc.inspection.wording import (
-    STATE_TEXT,
-    format_count,
-    format_time_of_day,
-    join_names,
-)
+from tracing_2pc.inspection.summary import headline
+from tracing_2pc.inspection.wording import STATE_TEXT
 
 ROWS: Final = 100
 """Transactions that the list shows; the others are counted."""
@@ -106,11 +102,11 @@ def board(
     faults = [f for f in others if f.kind is not kinds.UNREADABLE]
     unread = [f for f in others if f.kind is kinds.UNREADABLE]
     doubts = tuple(_doubts(survey, unread, application))
-    headline, status = _judge(rows, unread, faults, survey, log.at)
+    text, status = _judge(rows, others, survey, log.at)
     closed = [row for row in log.newest if row.finished is not None]
     closed.sort(key=lambda row: row.finished or 0.0, reverse=True)
     return Board(
-        headline,
+        text,
         status,
         doubts,
         tuple(faults),
@@ -123,51 +119,32 @@ def board(
 
 def _judge(
     rows: Sequence[BoardRow],
-    unread: Sequence[Finding],
-    faults: Sequence[Finding],
+    beside: Sequence[Finding],
     survey: SurveySnapshot,
     now: float,
 ) -> tuple[str, BoardStatus]:
     """Return the headline, which names what is worst, and how the board looks."""
-    waiting = [row for row in rows if row.what == kinds.HELD_BACK.words]
-    need = sum(row.rank != "normal" for row in rows) - len(waiting)
-    normal = len(rows) - need
-    if waiting and not need:
-        text = waiting[0].why.partition(" (")[0]
-        more = f"; {normal - 1} more unfinished" if normal > 1 else ""
-        return text + more, BoardStatus.DOUBT
+    wrong = {row.transaction: row for row in rows if row.rank != "normal"}
+    findings = [f for f in survey.findings if f.about in wrong]
+    waiting = [r for r in wrong.values() if r.what == kinds.HELD_BACK.words]
+    need = len(wrong) - len(waiting)
+    normal = len(rows) - (need or len(waiting[:1]))
     # Not *under way* where it is not known what participants hold.
-    others = "more unfinished" if need else "unfinished"
-    if survey.at is not None:
+    others = "more unfinished" if wrong else "unfinished"
+    if survey.at is not None and not (waiting and not need):
         others = "under way"
-    text, status = "All is well", BoardStatus.WELL
+    text, status = headline([*findings, *beside], now), BoardStatus.WELL
     if need:
-        text = format_count(need, "transaction needs you", "transactions need you")
-        text, status = f"{text}: {_name_row(rows[0], now)}", BoardStatus.NEED
-    elif faults:
-        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-        text, status = f"{_name_fault(faults[0], now)}{more}", BoardStatus.NEED
-    elif unread:
-        names = join_names(dict.fromkeys(str(finding.about) for finding in unread))
-        text = f"Nothing wrong is known; {names} could not be read"
+        status = BoardStatus.NEED
+    elif waiting:
+        status = BoardStatus.DOUBT
+    elif any(finding.kind is not kinds.UNREADABLE for finding in beside):
+        status = BoardStatus.NEED
+    elif beside:
         status = BoardStatus.DOUBT
     elif survey.at is None:
         text, status = "Asking participants …", BoardStatus.ASKING
     return f"{text}; {normal} {others}" if normal else text, status
-
-
-def _name_row(row: BoardRow, now: float) -> str:
-    at = f" at {join_names(row.participants)}" if row.participants else ""
-    since = format_time_of_day(row.since, now)
-    return f"{row.transaction}{at} since {since}, {row.what}"
-
-
-def _name_fault(fault: Finding, now: float) -> str:
-    kind = str(fault.kind).replace("_", " ").capitalize()
-    application = fault.about.application if isinstance(fault.about, Source) else ""
-    of = f" of {application}" if application else ""
-    since = f" since {format_time_of_day(fault.since, now)}" if fault.since else ""
-    return f"{kind}{of} at {fault.about}{since}"
 
 
 def _doubts(

@@ -41,8 +41,8 @@ from tracing_2pc.protocol.recovery import RecoveryResult
 SURVEY_EVERY: Final = 5.0
 """Seconds from one survey of all participants to the next, while a browser asks."""
 
-STALE: Final = 60.0
-"""Seconds beside the pause after which what participants answered is not shown."""
+LOOKS: Final = 5
+"""Times `request_timeout` that a survey may take beside its pause, where one hangs."""
 
 LOG_EVERY: Final = 2.0
 HOURS_EVERY: Final = 10.0
@@ -115,7 +115,9 @@ class ConsoleState:
 
     def __init__(self, sources: ConsoleSources) -> None:
         self.sources = sources
-        self._stale = STALE + sources.settings.pause
+        by = sources.settings
+        # Older than any is while a browser asks: nobody has looked meanwhile.
+        self._stale = SURVEY_EVERY + by.pause + LOOKS * by.request_timeout
         self._survey = MadeInBackground(self._survey_all, SURVEY_EVERY)
         self._logs = CachedByKey(self._read_log, LOG_EVERY)
         self.boards = CachedByKey(self._board, LOG_EVERY)
@@ -148,7 +150,7 @@ class ConsoleState:
         return board(log, survey, application)
 
     def survey(self) -> SurveySnapshot | None:
-        """Return what participants answered last; None if nobody has looked lately."""
+        """Return what participants answered last; None if no browser asked since."""
         survey, now = self._survey.latest(), self.sources.clock.now()
         if survey and now - (survey.at or 0.0) > self._stale:
             return None

@@ -23,6 +23,7 @@ from tracing_2pc.inspection.wording import (
     format_load,
     join_names,
 )
+from tracing_2pc.protocol.retry import PREPARE_SECONDS
 
 GIVE_UP: Final = "give up"
 """Wanted of a participant that is gone for good while its answer is waited for."""
@@ -88,7 +89,7 @@ def next_steps(context: ActionContext) -> tuple[NextStep, ...]:
     if record is None:
         return (NextStep("nothing: no record of this log can finish it"),)
     if record.state is TransactionState.ACTIVE:
-        return tuple(_until_decided(record))
+        return tuple(_until_decided(context, record))
     if record.state is TransactionState.QUARANTINED:
         what = "nothing: automatic work has stopped, and its application cannot begin"
         return (NextStep(what),)
@@ -112,8 +113,17 @@ def _after_the_end(
     yield NextStep(what, finished + context.settings.keep_finished)
 
 
-def _until_decided(record: TransactionRecord) -> Iterator[NextStep]:
+def _until_decided(
+    context: ActionContext, record: TransactionRecord
+) -> Iterator[NextStep]:
     yield NextStep("its driver decides when all votes are in")
+    silent = [report.participant for report in context.reports if report.error]
+    if silent:
+        seconds = format_duration(PREPARE_SECONDS)
+        yield NextStep(
+            f"a task that {join_names(silent)} does not answer for {seconds} gives "
+            "up, and the attempt is aborted"
+        )
     if record.deadline is not None:
         what = "out of time: its driver, or `tracing-2pc recover`, decides abort"
         yield NextStep(what, record.deadline)
@@ -170,7 +180,7 @@ def _abort_active(context: ActionContext, record: TransactionRecord) -> Advice:
         _resolve(record.id, "--abort"),
         safe=True,
         effect="decides abort, once; its driver, if it runs, is told so and obeys",
-        cost=(f"{rows} that are prepared are dropped; Spark writes the batch again",),
+        cost=(f"drops {rows}, prepared so far; Spark writes the batch again",),
         wanted=str(Decision.ABORT),
     )
 

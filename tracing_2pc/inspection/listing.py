@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from tracing_2pc.core.addresses import key_of
 from tracing_2pc.core.log_reader import (
     MOST,
     LogReader,
@@ -18,7 +19,7 @@ from tracing_2pc.core.log_reader import (
 from tracing_2pc.core.model import DeliveryRecord, TransactionId
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import FINAL
+from tracing_2pc.core.states import FINAL, TransactionState
 from tracing_2pc.inspection.diagnosis import Finding, is_undelivered, why_no_record
 from tracing_2pc.inspection.evidence import Evidence, oldest
 from tracing_2pc.inspection.findings import find_all, is_of_another
@@ -27,6 +28,7 @@ from tracing_2pc.inspection.participants import (
     ReadableParticipant,
 )
 from tracing_2pc.inspection.survey import survey_all
+from tracing_2pc.inspection.wording import describe_votes
 
 
 class Orphan(NamedTuple):
@@ -61,6 +63,8 @@ class TransactionList:
     orphans: tuple[Orphan, ...]
     # Of unfinished transactions, by id and by participant.
     deliveries: Mapping[str, Mapping[str, DeliveryRecord]]
+    # Of those not decided: where they are prepared, and where they are not.
+    votes: Mapping[TransactionId, str]
     # Decided, and no participant was asked: the driver that does that is gone.
     undelivered: frozenset[TransactionId]
     # All that is wrong, whatever the filters of transactions let through, but for what
@@ -99,6 +103,7 @@ def list_transactions(
         tuple(lost),
         tuple(orphans),
         log.deliveries_of_unfinished(),
+        dict(_votes(evidence)),
         frozenset(
             case.transaction
             for case in evidence.transactions(settings.safety_interval)
@@ -106,6 +111,32 @@ def list_transactions(
         ),
         tuple(one for one in found if not is_of_another(one.about, application)),
     )
+
+
+def _votes(evidence: Evidence) -> Iterator[tuple[TransactionId, str]]:
+    """Yield how far each is that is not decided, by what participants listed last."""
+    listed = {
+        key: {branch.transaction for branch in listing.branches}
+        for key, listing in evidence.second.items()
+    }
+    for id_, record in (evidence.log.records if evidence.log else {}).items():
+        if record.state is not TransactionState.ACTIVE:
+            continue
+        prepared, missing, unread = list[str](), list[str](), list[str]()
+        for name in record.participants:
+            key = key_of(evidence.participants, id_.application, name)
+            listing = evidence.second.get(key)
+            if id_ in listed.get(key, ()):
+                prepared.append(name)
+            elif (
+                listing is None
+                or not listing.complete
+                or listing.is_blind_to(id_.application)
+            ):
+                unread.append(name)
+            else:
+                missing.append(name)
+        yield id_, describe_votes(prepared, missing, unread)
 
 
 def _find_lost(

@@ -2,18 +2,83 @@
 
 from __future__ import annotations
 
-from tracing_2pc.core.model import ADOPTED, DeliveryRecord
+from collections.abc import Iterable, Sequence
+
+from tracing_2pc.core.model import ADOPTED, DeliveryRecord, TransactionId
 from tracing_2pc.core.names import CAUSES
-from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.core.states import Decision, Severity, TransactionState
+from tracing_2pc.inspection import kinds
+from tracing_2pc.inspection.diagnosis import Finding
+from tracing_2pc.inspection.kind import Subject
 from tracing_2pc.inspection.participants import ParticipantReport
 from tracing_2pc.inspection.view import TransactionView
 from tracing_2pc.inspection.wording import (
+    describe_votes,
     format_count,
     format_duration,
     format_load,
+    format_time_of_day,
     join_names,
     without_participant,
 )
+
+
+def headline(findings: Iterable[Finding], now: float) -> str:
+    """Return in a sentence what is wrong: the worst by name, the others counted.
+
+    The last line of `check` and of `watch --once`, and the first of the console.
+    Without findings it is *All is well*: whoever could not ask everybody adds that.
+    """
+    worst: dict[TransactionId, Finding] = {}
+    beside = list[Finding]()
+    for finding in sorted(findings, key=_gravity):
+        if isinstance(finding.about, TransactionId):
+            worst.setdefault(finding.about, finding)
+        else:
+            beside.append(finding)
+    held_back = [f for f in worst.values() if f.kind is kinds.HELD_BACK]
+    need = [f for f in worst.values() if f.kind is not kinds.HELD_BACK]
+    faults = [f for f in beside if f.kind is not kinds.UNREADABLE]
+    more = ""
+    if need or held_back:
+        count = len(beside) + (0 if need else len(held_back) - 1)
+        more = f"; {format_count(count, 'more problem')}" if count else ""
+    if need:
+        text = format_count(len(need), "transaction needs you", "transactions need you")
+        return f"{text}: {_name_transaction(need[0], now)}{more}"
+    if held_back:
+        return held_back[0].why.partition(" (")[0] + more
+    if beside:
+        text = _name_fault(faults[0], now) if faults else _name_unread(beside)
+        return f"{format_count(len(beside), 'problem')}: {text}"
+    return "All is well"
+
+
+def _gravity(finding: Finding) -> tuple[bool, int, float]:
+    known = finding.kind in kinds.KINDS
+    place = kinds.KINDS.index(finding.kind) if known else len(kinds.KINDS)
+    return finding.severity is not Severity.CRITICAL, place, finding.since
+
+
+def _name_transaction(finding: Finding, now: float) -> str:
+    at = f" at {join_names(finding.participants)}" if finding.participants else ""
+    since = format_time_of_day(finding.since, now)
+    return f"{finding.about}{at} since {since}, {finding.kind.words}"
+
+
+def _name_fault(finding: Finding, now: float) -> str:
+    if finding.kind.subject is Subject.JOB:
+        return f"{finding.about}: {finding.text}"
+    kind, about = str(finding.kind).replace("_", " "), finding.about
+    application = "" if isinstance(about, TransactionId) else about.application
+    scope = f" of {application}" if application else ""
+    since = f" since {format_time_of_day(finding.since, now)}" if finding.since else ""
+    return f"{kind}{scope} at {about}{since}"
+
+
+def _name_unread(findings: Sequence[Finding]) -> str:
+    names = join_names(dict.fromkeys(str(finding.about) for finding in findings))
+    return f"{names} could not be read"
 
 
 def summarize(view: TransactionView) -> str:
@@ -23,7 +88,8 @@ def summarize(view: TransactionView) -> str:
         return _without_record(view)
     if view.state is TransactionState.ACTIVE:
         age = format_duration(view.at - (view.started or view.at))
-        return f"{id_} is being written: begun {age} ago, and not decided."
+        votes = _votes(view.participants)
+        return f"{id_} is being written: begun {age} ago, and not decided{votes}."
     if view.state is TransactionState.QUARANTINED:
         reason = (view.reason or "no reason on record")[:200]
         return (
@@ -43,6 +109,16 @@ def summarize(view: TransactionView) -> str:
         f"{id_} is decided {view.decision} and not finished: {have} not acknowledged "
         f"yet. The decision is durable{lost}."
     )
+
+
+def _votes(reports: Sequence[ParticipantReport]) -> str:
+    known = [r for r in reports if r.state is not None]
+    votes = describe_votes(
+        [r.participant for r in known if r.oldest is not None],
+        [r.participant for r in known if r.oldest is None],
+        [r.participant for r in reports if r.state is None],
+    )
+    return f"; {votes}" if votes else ""
 
 
 def describe_abort(cause: str, detail: str | None) -> str:

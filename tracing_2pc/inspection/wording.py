@@ -122,6 +122,22 @@ def without_participant(participant: str, error: object) -> str:
     return str(error).removeprefix(f"participant {participant!r}").lstrip(": ")
 
 
+def describe_votes(
+    prepared: Iterable[str], missing: Iterable[str], unread: Iterable[str]
+) -> str:
+    """Write where a batch is prepared before its decision, as far as it is known.
+
+    A participant that gets no row prepares nothing: that one is missing is no fault.
+    """
+    parts = (
+        ("prepared at", prepared),
+        ("nothing prepared yet at", missing),
+        ("not known of", unread),
+    )
+    named = ((text, list(names)) for text, names in parts)
+    return "; ".join(f"{text} {join_names(names)}" for text, names in named if names)
+
+
 def format_load(holds: Holds) -> str:
     """Write what a prepared transaction keeps busy at a participant."""
     parts = [format_count(holds.rows, "row")]

@@ -6,10 +6,15 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from tracing_2pc.core.ports import Clock
 
 _CHECK_EVERY = 0.2  # seconds between two checks of `stopping` while waiting
+
+PREPARE_SECONDS: Final = 60.0
+"""Seconds for which a prepare is sent again: a service that is restarted, or its
+database, is back by then. After that the task fails, and with it the attempt."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,7 @@ from tracing_2pc.core.remote_participant import (
 from tracing_2pc.core.settings import check_name, check_url, is_reference
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.protocol.fan_out import ask_at_once
-from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.protocol.retry import PREPARE_SECONDS, RetryPolicy
 from tracing_2pc.sinks.base import read_only
 from tracing_2pc.sinks.spool import Spool
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
-
-PREPARE_SECONDS = 60.0
-"""Seconds for which a prepare is sent again: a service that is restarted, or its
-database, is back by then. After that the task fails, and with it the attempt."""
 
 
 @dataclasses.dataclass(eq=False)
