@@ -123,7 +123,7 @@ def test_a_folder_instead_of_a_file_is_unreachable(tmp_path):
             "takes no more connections",
         ),
         (psycopg.errors.CannotConnectNow("starting"), "is being started"),
-        (psycopg.OperationalError("connection refused"), None),
+        (psycopg.OperationalError('server at "read-only.pg": refused'), None),
         (psycopg.errors.CheckViolation("a row says: disk is full"), None),
     ],
 )

@@ -26,6 +26,8 @@ from tracing_2pc.inspection.wording import (
 def headline(findings: Iterable[Finding], now: float) -> str:
     """Return in a sentence what is wrong: the worst by name, the others counted.
 
+    A job that is down comes first, but for what no waiting mends: what it has begun
+    waits for it.
     The last line of `check` and of `watch --once`, and the first of the console.
     Without findings it is *All is well*: whoever could not ask everybody adds that.
     """
@@ -39,7 +41,12 @@ def headline(findings: Iterable[Finding], now: float) -> str:
     held_back = [f for f in worst.values() if f.kind is kinds.HELD_BACK]
     need = [f for f in worst.values() if f.kind is not kinds.HELD_BACK]
     faults = [f for f in beside if f.kind is not kinds.UNREADABLE]
+    down = [f for f in faults if f.kind.subject is Subject.JOB]
     more = ""
+    if down and not any(finding.grave for finding in need):
+        others = len(worst) + len(beside) - 1
+        more = f"; {format_count(others, 'more problem')}" if others else ""
+        return _name_fault(down[0], now) + more
     if need or held_back:
         count = len(beside) + (0 if need else len(held_back) - 1)
         more = f"; {format_count(count, 'more problem')}" if count else ""
@@ -102,12 +109,14 @@ def summarize(view: TransactionView) -> str:
     if view.finished is not None:
         return f"{id_} is {view.state}{_ending(view)}"
     names = [d.participant for d in view.deliveries if d.pending]
-    have = f"{join_names(names)} {'have' if len(names) > 1 else 'has'}"
+    have = f"{join_names(names)} {'have' if len(names) > 1 else 'has'} not acknowledged"
+    if view.undelivered:
+        have = f"its driver is gone, and has not told {join_names(names)}"
     grave = any(finding.grave for finding in view.findings)
     lost = "" if grave else "; nothing is lost"
     return (
-        f"{id_} is decided {view.decision} and not finished: {have} not acknowledged "
-        f"yet. The decision is durable{lost}."
+        f"{id_} is decided {view.decision} and not finished: {have} yet. "
+        f"The decision is durable{lost}."
     )
 
 

@@ -303,11 +303,12 @@ def describe_not_now(error: Exception) -> str | None:
     the database did not answer, as far as is known.
     """
     origin = getattr(error, "orig", None) or error
-    state, text = getattr(origin, "sqlstate", None), str(origin).lower()
-    if _SHOWN.isdisjoint(kind.__name__ for kind in type(origin).__mro__) and (
-        not isinstance(origin, NotNowError)
-    ):
-        text = ""  # it may quote a record
+    state = getattr(origin, "sqlstate", None)
+    # Not all of it: it may quote a record, or have the name of a host.
+    text = str(origin).lower().partition("fatal:")[2]
+    of_sqlite = type(origin).__module__ == "sqlite3"
+    if isinstance(origin, NotNowError) or (of_sqlite and state is None):
+        text = str(origin).lower()
     for states, words, cause in _CAUSES:
         if state in states or any(word in text for word in words):
             return cause
