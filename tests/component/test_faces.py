@@ -113,6 +113,37 @@ def first_page(operator: Operator, word: str, *paths: str) -> str:
     return page + "".join(map(person.get, paths))
 
 
+@pytest.mark.parametrize("dies", ["before its relay starts", "later"])
+def test_a_broker_that_does_not_answer_is_named_though_nothing_waits(
+    operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    """With its address, the cause and what to do, before a batch needs it."""
+    operator.at.time.time = time.time()
+    monkeypatch.setattr("tracing_2pc.outbox.publisher.IDLE_LOOK", 0.0)
+    topic = Topic()
+    totals = relay_world(sqlite_url(tmp_path, "totals"), topic)
+    totals.name = "totals"
+    relay = TopicRelay(topic)
+    relay.address = "kafka-1:9092"  # type: ignore[attr-defined]
+    sender = publisher(totals, relay, PATIENT)
+    if dies == "later":
+        sender.turn()
+    topic.is_readable = False
+    sender.turn()
+    with serving(totals.app) as served:
+        operator.reach(totals=served)
+        for command in (("check",), ("ls",), ("watch", "--once"), ("outbox", "ls")):
+            text = " ".join(operator.out(1, *command).split())
+            assert "nothing is published: the broker at kafka-1:9092" in text, command
+            assert "TimeoutError: no answer" in text, command
+            assert "start it, or correct its address" in text, command
+        page = first_page(operator, "kafka-1:9092")
+        assert "start it, or correct its address" in page
+        topic.is_readable = True
+        until(lambda: (sender.turn(), operator.says("check")[0])[1] == 0)
+    end(totals.resource)
+
+
 TAKEN_IN = "orders.7.1"
 """Committed everywhere, and its partner has not got all of it."""
 

@@ -107,6 +107,8 @@ class TopicRelay:
         self.expected = set(topics)
 
     def readers(self) -> Readers:
+        if not self.topic.is_readable:
+            raise TimeoutError("no answer")
         if self.topic.is_seen and self.topic.position is not None:
             self.topic.through = self.topic.position.number
         return Readers(self.topic.through, self.topic.hidden)

@@ -103,6 +103,7 @@ class ActiveMQRelay:
                 raise ConfigurationError(f"headers: {name}: the relay's own")
             if not name.isprintable() or ":" in name:
                 raise ConfigurationError(f"headers: {name!r}: no name of a header")
+        self.address = addresses
         self._brokers = Brokers(addresses, user, password, ca, timeout)
         self._choice = Choice(queue, key, headers, "queue")
         self._max_bytes = max_bytes

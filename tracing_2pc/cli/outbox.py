@@ -20,8 +20,12 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.findings import find_at_outboxes
-from tracing_2pc.inspection.kind import Subject
-from tracing_2pc.inspection.participants import RefusedRequests, list_refused
+from tracing_2pc.inspection.participants import (
+    RefusedRequests,
+    Source,
+    SourceKind,
+    list_refused,
+)
 from tracing_2pc.inspection.survey import survey_outboxes
 from tracing_2pc.inspection.wording import (
     format_count,
@@ -72,7 +76,9 @@ def _find_stopped(
     listed = refused._replace(unreadable={})  # said already, and not asked again
     outboxes = survey_outboxes(participants, listed, SystemClock())
     found = find_at_outboxes(outboxes, settings)
-    return [finding for finding in found if finding.kind.subject is Subject.QUEUE]
+    # Of one application only is what has rows of its own.
+    whole = {Source(SourceKind.OUTBOX, name) for name in participants}
+    return [finding for finding in found if finding.about in whole]
 
 
 def lines(

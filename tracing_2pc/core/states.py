@@ -174,6 +174,10 @@ class RequestState(Word):
     DROPPED = "dropped"  # by a person
 
 
+NOTHING_PUBLISHED: Final = "nothing is published"
+"""How an outbox begins to say, among what is unfit, that its broker does not answer."""
+
+
 class RelayTrouble(Word):
     """Why transactions wait at an outbox's relay."""
 

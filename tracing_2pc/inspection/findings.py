@@ -22,7 +22,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.names import METRICS
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import RelayTrouble, Severity
+from tracing_2pc.core.states import NOTHING_PUBLISHED, RelayTrouble, Severity
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import Finding, diagnose, gravest_first
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
@@ -93,6 +93,7 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
         yield from _of_gauges(source, description.gauges, evidence.now)
         refused = evidence.refused.get(name, QuarantineListing((), evidence.now))
         yield from _of_queue(name, description.gauges, refused, evidence.now, settings)
+        yield from _of_broker(name, description, refused, evidence.now)
     for name, listing in evidence.refused.items():
         yield from _of_outbox(name, listing, evidence.now)
 
@@ -376,6 +377,25 @@ def _of_queue(
         )
 
 
+def _of_broker(
+    name: str,
+    description: ParticipantDescription,
+    refused: QuarantineListing,
+    now: float,
+) -> Iterator[Finding]:
+    """Yield that a relay's broker does not answer, though no transaction waits."""
+    age = description.gauges.get("tpc.relay.unreadable_age", 0.0)
+    if any(r.trouble is RelayTrouble.UNREADABLE for r in refused.requests):
+        return
+    for what, cure in description.unfit:
+        if what.startswith(NOTHING_PUBLISHED):
+            kind, source = kinds.POSITION_UNREADABLE, Source(SourceKind.OUTBOX, name)
+            since = now - age if age else 0.0
+            names, why = (name,), f"{what}{_since(age, now)}"
+            severity = kind.severity
+            yield Finding(source, kind, severity, names, since, age, None, why, cure)
+
+
 def _since(age: float, now: float) -> str:
     if not age:
         return ""
@@ -402,6 +422,8 @@ def find_in_brokers(
     """Yield what may lose, or stop, what relays publish."""
     for name, description in descriptions.items():
         for what, cure in description.unfit:
+            if what.startswith(NOTHING_PUBLISHED):
+                continue  # a finding of its own, on each face
             yield fault(participant_source(name), what, cure)
 
 

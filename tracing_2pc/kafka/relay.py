@@ -175,6 +175,11 @@ class KafkaRelay:
             with self._encoding.open(self._timeout):
                 pass
 
+    @property
+    def address(self) -> str:
+        """Where its broker is, for messages."""
+        return self._servers
+
     def identify(self, *, make: bool = False) -> str:
         """Return the cluster's own id; with `make` its topic is made, if there is none.
 

@@ -17,7 +17,7 @@ from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.partner import Partner
 from tracing_2pc.outbox.partner_request import MakeRequest, made_by
 from tracing_2pc.outbox.publications import AnotherBrokerError, Publications, is_used
-from tracing_2pc.outbox.publisher import Publisher
+from tracing_2pc.outbox.publisher import Publisher, cause_of
 from tracing_2pc.outbox.records import json_records, read_records
 from tracing_2pc.outbox.relay import Message, Relay, write_block
 from tracing_2pc.outbox.requests import Requests
@@ -49,6 +49,8 @@ _BLOCK_SIZE: Final = 1 << 18
 
 
 logger = logging.getLogger(__name__)
+
+_START_BROKER: Final = "start it, or correct its address; then all goes on by itself"
 
 _RELAYS: Final = frozenset(name for name in vars(Relay) if not name.startswith("_"))
 
@@ -243,9 +245,16 @@ class Outbox(ParticipantEngine):
             return self._person.drop(connection, order)
 
     def unfit(self) -> Sequence[tuple[str, str]]:
-        """Return what does not fit at a relay's broker, asked each minute."""
+        """Return what does not fit at a relay's broker, asked each minute.
+
+        First that it does not answer, if so.
+        """
+        person = self._person
         with self._reading() as connection:
-            return [*super().unfit(), *self._outgoing.unfit(connection)]
+            silent = []
+            if isinstance(person, StoppedRelay):
+                silent = [(why, _START_BROKER) for why in person.unreadable(connection)]
+            return [*silent, *super().unfit(), *self._outgoing.unfit(connection)]
 
     def _trouble(self, connection: Connection) -> str:
         return self._person.trouble(connection)
@@ -342,7 +351,11 @@ class _MessageTable(_RequestTable):
         except sa.exc.SQLAlchemyError:
             raise
         except Exception as error:  # noqa: BLE001 - a broker's own may be any
-            detail = f"the broker does not say which one it is: {error}: ask again"
+            where = getattr(self._relay, "address", "")
+            detail = (
+                f"the broker{where and f' at {where}'} does not answer: "
+                f"{cause_of(error)}: start it, or correct its address"
+            )
             raise RefusalError(Refusal.NOT_NOW, detail) from None
         records = read_records(source, upload.ref.rows)
         return Arriving(None, _in_blocks(self._relay.check(records)))

@@ -40,6 +40,10 @@ LOOK: Final = 1.0
 """Seconds: between two looks at the queue, and at readers while there is something in
 it."""
 
+IDLE_LOOK: Final = 10.0
+"""Seconds between two looks at readers while there is nothing to publish: a broker that
+is gone is known before something has to go there."""
+
 LONGEST_OUTLASTED: Final = 86_400.0
 """Seconds before one that takes too long is tried again, at most."""
 
@@ -81,6 +85,7 @@ class Publisher(Turns):
         self._sessions_lost = 0
         self._confirmed = Position()  # by this process, or found when it took over
         self._is_reported = False  # that turns fail is on record still
+        self._is_silent = False  # the broker did not say what readers see
         self._is_expecting = False  # what an earlier process has published
         self._unreadable = 0
         self._looked, self._asked = 0.0, -float("inf")
@@ -121,12 +126,12 @@ class Publisher(Turns):
             )
             if publication is not None and not self._publish(publication):
                 return self._step_back(0.0)
-        pause = LOOK if is_waiting else LONGEST_PAUSE
+        pause = LOOK if is_waiting else IDLE_LOOK
         if (is_waiting and publication is None) or now - self._looked > pause:
             self._looked = now
             self._look_at_readers()
         has_deleted = is_waiting and self._publications.delete_published()
-        if self._is_reported:
+        if self._is_reported and not self._is_silent:
             self._publications.clear(self._holder, UNREADABLE)
             self._is_reported = False
         return 0.0 if has_deleted or publication is not None else POLL
@@ -146,7 +151,11 @@ class Publisher(Turns):
             through, why = self._relay.readers()
         except Exception as error:  # noqa: BLE001 - it is looked at again
             logger.info("outbox: not known what readers see: %s", error)
+            why = f"{self._at_broker} does not say what readers see: {cause_of(error)}"
+            self._publications.note(self._holder, UNREADABLE, why)
+            self._is_silent = self._is_reported = True
             return
+        self._is_silent = False
         if through > self._seen:
             self._publications.seen(through)
             self._seen, self._is_hidden = through, False
@@ -222,12 +231,17 @@ class Publisher(Turns):
 
     def _wait_for_position(self, error: Exception) -> float:
         self._unreadable += 1
-        why = f"the position cannot be read yet: {type(error).__name__}: {error}"
+        why = f"{self._at_broker} does not say what is published: {cause_of(error)}"
         self._publications.note(self._holder, UNREADABLE, why)
         if why != self._said:
             logger.warning("outbox: nothing is published: %s", why)
         self._said = why
         return self._step_back(pause_after(self._unreadable))
+
+    @property
+    def _at_broker(self) -> str:
+        address = getattr(self._relay, "address", "")
+        return f"the broker at {address}" if address else "the broker"
 
     def _step_back(self, pause: float) -> float:
         """Leave the lease to another process, after two tries in vain; return a pause.
@@ -323,6 +337,13 @@ class Publisher(Turns):
             why,
             extra=log_fields(transaction, publication.carrier),
         )
+
+
+def cause_of(error: Exception) -> str:
+    """Return an error in a line; of a client of Kafka its text, without its code."""
+    first = error.args[0] if error.args else error
+    text = first.str() if hasattr(first, "str") else str(error)
+    return " ".join(f"{type(error).__name__}: {text}".split())
 
 
 def _words(position: Position | None) -> str:

@@ -92,7 +92,8 @@ class Relay(Protocol):
     """Takes publications, each as one transaction of a broker with its position.
 
     `check` is called from many threads, the others from one, and after a fork. What
-    they raise means that nothing is known: `take_over` follows.
+    they raise means that nothing is known: `take_over` follows. What it has as
+    `address`, a text, stands in messages about its broker.
     """
 
     def open(self) -> None:

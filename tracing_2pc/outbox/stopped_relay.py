@@ -15,7 +15,12 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import QuarantinedRequest, TransactionId
-from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState
+from tracing_2pc.core.states import (
+    NOTHING_PUBLISHED,
+    Refusal,
+    RelayTrouble,
+    RequestState,
+)
 from tracing_2pc.outbox.publications import (
     BEGUN,
     CONFIRMED,
@@ -90,6 +95,11 @@ class StoppedRelay:
         for trouble, transactions in ((HIDDEN, unseen), (UNREADABLE, first)):
             for row in self._quarantine.rows(connection, trouble):
                 yield from ((t, row.since, trouble, row.answer) for t in transactions)
+
+    def unreadable(self, connection: Connection) -> list[str]:
+        """Return why nothing can be published now, also where nothing waits."""
+        rows = self._quarantine.rows(connection, UNREADABLE)
+        return [f"{NOTHING_PUBLISHED}: {row.answer}" for row in rows]
 
     def trouble(self, connection: Connection) -> str:
         """Return in a word the gravest reason for which something waits."""
