@@ -144,6 +144,38 @@ def test_a_broker_that_does_not_answer_is_named_though_nothing_waits(
     end(totals.resource)
 
 
+def test_what_a_partner_answered_is_shown_from_the_first_try_on(
+    operator: Operator, tmp_path: Path
+) -> None:
+    """Its address and its answer; a finding after `stuck_after`; gone when it takes."""
+    operator.at.time.time = time.time()
+    partner, answers = Flask("partner"), [("", 500), ("", 503)]
+    partner.post("/orders")(lambda: answers[0] if answers else ("", 200))
+    with serving(partner) as at_partner:
+        world = sending_by_hand(at_partner, sqlite_url(tmp_path, "mailer"), PATIENT)
+        keep(world, TAKEN_IN, records(text=["a", "b"]))
+        with serving(world.app) as served:
+            operator.reach(mailer=served)
+            for status in (500, 503):
+                turns_of(world).turn()
+                turns_of(world)._waiting["orders"].resume = 0.0
+                for command in (("check",), ("outbox", "ls")):
+                    text = " ".join(operator.out(0, *command).split())
+                    assert "mailer: orders waits for its partner" in text, command
+                    assert at_partner in text
+                    assert str(status) in text
+                answers.pop(0)
+            with database_of(world.resource).setup() as connection:
+                branch = outgoing_of(world).queue.branch
+                old = branch.update().values(committed=time.time() - 600)
+                connection.execute(old)
+            for command in (("check",), ("ls",), ("outbox", "ls"), ("watch", "--once")):
+                assert at_partner in operator.out(1, *command), command
+            turns_of(world).turn()
+            assert "waits for its partner" not in operator.out(0, "check")
+    end(world.resource)
+
+
 TAKEN_IN = "orders.7.1"
 """Committed everywhere, and its partner has not got all of it."""
 

@@ -20,6 +20,7 @@ from tracing_2pc.cli.terminal import (
 )
 from tracing_2pc.core.model import ParticipantDescription
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.findings import find_not_taken
 from tracing_2pc.inspection.summary import headline
 from tracing_2pc.inspection.view import to_plain
 from tracing_2pc.operations.check import CheckResult, check
@@ -80,6 +81,9 @@ def _participants(result: CheckResult) -> Iterator[str]:
         return
     head = ("NAME", "ANSWERS", "TOKEN", "CLOCK", "IN DOUBT", "SLOTS", "URL")
     yield from table([head, *map(_row, result.participants)], "  ")
+    for description in result.participants:
+        for text in find_not_taken(description):
+            yield from prose(f"{description.participant}: {text}.", "    ", "  - ")
     for name in (d.participant for d in result.participants if d.pooled):
         yield from prose(f"{name} {_POOLED}.", "    ", "  - ")
 

@@ -19,7 +19,7 @@ from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.inspection.diagnosis import Finding
-from tracing_2pc.inspection.findings import find_at_outboxes
+from tracing_2pc.inspection.findings import find_at_outboxes, find_not_taken
 from tracing_2pc.inspection.participants import (
     RefusedRequests,
     Source,
@@ -53,36 +53,50 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         refused = list_refused(
             participants, options.application, state=state, limit=options.limit
         )
-        findings = (
-            [] if options.dropped else _find_stopped(refused, participants, settings)
-        )
+        findings, notes = list[Finding](), list[str]()
+        if not options.dropped:
+            findings, notes = _find_waiting(refused, participants, settings)
     if options.json:
         for item in items(refused, findings):
             print(json.dumps(item))
     else:
-        print("\n".join(lines(refused, state, findings)))
+        print("\n".join(lines(refused, state, findings, notes)))
     left = state is RequestState.QUARANTINED and any(
         listing.requests for listing in refused.listings.values()
     )
     return LEFT if left or refused.unreadable or findings else DONE
 
 
-def _find_stopped(
+def _find_waiting(
     refused: RefusedRequests,
     participants: Mapping[str, RemoteParticipant],
     settings: Settings,
-) -> list[Finding]:
-    """Return which outboxes send nothing, or too slowly: nothing of that is listed."""
+) -> tuple[list[Finding], list[str]]:
+    """Return which outboxes send nothing, or too slowly: nothing of that is listed.
+
+    And, where that is no finding yet, what a partner answered that takes nothing now.
+    """
     listed = refused._replace(unreadable={})  # said already, and not asked again
     outboxes = survey_outboxes(participants, listed, SystemClock())
     found = find_at_outboxes(outboxes, settings)
     # Of one application only is what has rows of its own.
     whole = {Source(SourceKind.OUTBOX, name) for name in participants}
-    return [finding for finding in found if finding.about in whole]
+    findings = [finding for finding in found if finding.about in whole]
+    named = {name for finding in findings for name in finding.participants}
+    notes = [
+        f"{name}: {text}"
+        for name, description in outboxes.descriptions.items()
+        for text in find_not_taken(description)
+        if name not in named
+    ]
+    return findings, notes
 
 
 def lines(
-    refused: RefusedRequests, state: RequestState, findings: Iterable[Finding]
+    refused: RefusedRequests,
+    state: RequestState,
+    findings: Iterable[Finding],
+    notes: Iterable[str],
 ) -> Iterator[str]:
     """Return the table, what else is wrong or not read, and a line of counts."""
     dropped = state is RequestState.DROPPED
@@ -106,6 +120,8 @@ def lines(
     for finding in findings:
         yield paint(safe(f"{finding.about}: {finding.text}", 2000), "yellow")
         yield from prose(f"cure: {finding.cure}", "      ", "    ")
+    for note in notes:
+        yield safe(note, 2000)
     for name, why in refused.unreadable.items():
         yield paint(f"{name}: {safe(without_participant(name, why))}", "yellow")
     if not refused.listings and not refused.unreadable:

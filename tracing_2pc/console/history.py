@@ -25,7 +25,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inspection.evidence import oldest, sum_prepared
-from tracing_2pc.inspection.findings import is_of_another
+from tracing_2pc.inspection.findings import find_not_taken, is_of_another
 from tracing_2pc.inspection.participants import Source
 from tracing_2pc.inspection.wording import format_count, format_elapsed, parse_time
 from tracing_2pc.wire.error_responses import Problem
@@ -198,4 +198,6 @@ def _facts_of(
         more = f"; {description.missing}" if description.missing else ""
         count = format_count(description.in_doubt, "branch", "branches")
         yield "In doubt", f"{count}{more}"
+        for text in find_not_taken(description):
+            yield "Its partner", text
         yield from measured(description.gauges)

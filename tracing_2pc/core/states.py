@@ -178,6 +178,10 @@ NOTHING_PUBLISHED: Final = "nothing is published"
 """How an outbox begins to say, among what is unfit, that its broker does not answer."""
 
 
+NOT_TAKEN: Final = "waits for its partner"
+"""In what an outbox says, among what is unfit, of requests that are not taken now."""
+
+
 class RelayTrouble(Word):
     """Why transactions wait at an outbox's relay."""
 

@@ -22,7 +22,12 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.names import METRICS
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import NOTHING_PUBLISHED, RelayTrouble, Severity
+from tracing_2pc.core.states import (
+    NOT_TAKEN,
+    NOTHING_PUBLISHED,
+    RelayTrouble,
+    Severity,
+)
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import Finding, diagnose, gravest_first
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
@@ -92,7 +97,7 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
             yield _unreadable(source, said, evidence, settings)
         yield from _of_gauges(source, description.gauges, evidence.now)
         refused = evidence.refused.get(name, QuarantineListing((), evidence.now))
-        yield from _of_queue(name, description.gauges, refused, evidence.now, settings)
+        yield from _of_queue(name, description, refused, evidence.now, settings)
         yield from _of_broker(name, description, refused, evidence.now)
     for name, listing in evidence.refused.items():
         yield from _of_outbox(name, listing, evidence.now)
@@ -327,12 +332,13 @@ def _of_gauges(
 
 def _of_queue(
     name: str,
-    gauges: Mapping[str, float],
+    description: ParticipantDescription,
     refused: QuarantineListing,
     now: float,
     settings: Settings,
 ) -> Iterator[Finding]:
     """Yield that an outbox has stopped, or that what it has to send is old."""
+    gauges = description.gauges
     is_relay = "tpc.relay.position" in gauges
     of, other = ("message", "broker") if is_relay else ("request", "partner")
     waiting = format_count(int(gauges.get("tpc.outbox.backlog", 0)), of)
@@ -363,6 +369,7 @@ def _of_queue(
     age = gauges.get("tpc.outbox.oldest_age", 0.0)
     if age >= settings.stuck_after:
         late = age >= settings.stuck_critical
+        not_known = f"its {other} does not take them, or is too slow"
         yield Finding(
             Source(SourceKind.OUTBOX, name),
             kinds.BACKLOG,
@@ -371,10 +378,15 @@ def _of_queue(
             now - age,
             age,
             None,
-            f"{waiting} wait, the oldest{_since(age, now)}: its {other} does not take "
-            "them, or is too slow",
+            f"{waiting} wait, the oldest{_since(age, now)}: "
+            + ("; ".join(find_not_taken(description)) or not_known),
             kinds.BACKLOG.cure.format(partner=other, participant=name),
         )
+
+
+def find_not_taken(description: ParticipantDescription) -> list[str]:
+    """Return which applications wait for an outbox's partner, and its last answer."""
+    return [what for what, _ in description.unfit if NOT_TAKEN in what]
 
 
 def _of_broker(
@@ -422,9 +434,8 @@ def find_in_brokers(
     """Yield what may lose, or stop, what relays publish."""
     for name, description in descriptions.items():
         for what, cure in description.unfit:
-            if what.startswith(NOTHING_PUBLISHED):
-                continue  # a finding of its own, on each face
-            yield fault(participant_source(name), what, cure)
+            if not (what.startswith(NOTHING_PUBLISHED) or NOT_TAKEN in what):
+                yield fault(participant_source(name), what, cure)
 
 
 def find_in_condition(condition: LogCondition) -> Iterator[Finding]:

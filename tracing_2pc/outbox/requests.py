@@ -24,7 +24,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     carrier_from_json,
 )
-from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState
+from tracing_2pc.core.states import NOT_TAKEN, Refusal, RelayTrouble, RequestState
 from tracing_2pc.outbox.quarantine import (
     AGAIN,
     DROP,
@@ -45,6 +45,9 @@ MOST_REFUSALS: Final = 10
 _SLICE: Final = 20
 _BEHIND: Final = 200
 """Requests that are read at once, and that are behind a cursor at most."""
+
+
+_CURE: Final = "start the partner, or correct its address; all is sent then, in order"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class Requests:
             "refusals",
             sa.Column("application", sa.String(40), primary_key=True),
             sa.Column("in_a_row", sa.Integer, nullable=False),
+            # What the partner answered last, while it takes nothing of it.
+            sa.Column("answer", sa.Text),
         )
 
     def set_up(self, connection: Connection) -> None:
@@ -240,6 +245,16 @@ class Requests:
                 connection.execute(self.refusals.insert().values(first))
             return int(connection.execute(count).scalar_one())
 
+    def note_answer(self, application: str, answer: str) -> None:
+        """Note why the partner takes nothing now, until it takes a request again."""
+        of = self.refusals.c.application == application
+        with self._database.relaxed(lock=LOCK) as connection:
+            answer = storable(connection, answer[:LONGEST_ANSWER])
+            noted = self.refusals.update().where(of).values(answer=answer)
+            if not connection.execute(noted).rowcount:
+                first = {"application": application, "in_a_row": 0, "answer": answer}
+                connection.execute(self.refusals.insert().values(first))
+
     def resume(self) -> None:
         """Count the refusals of every application from 0 again."""
         with self.queue.deciding() as connection:
@@ -277,8 +292,12 @@ class Requests:
         return ""
 
     def unfit(self, connection: Connection) -> Sequence[tuple[str, str]]:
-        """Return what does not fit where it sends to, each with its cure."""
-        return ()
+        """Return which applications wait for the partner, and what it answered last."""
+        waiting = sa.select(self.refusals).where(self.refusals.c.answer.is_not(None))
+        return [
+            (f"{row.application} {NOT_TAKEN}: {row.answer}", _CURE)
+            for row in connection.execute(waiting.order_by("application"))
+        ]
 
     def again(self, connection: Connection, order: RequestOrder) -> RequestState:
         """Put a request back into its queue; idempotent.

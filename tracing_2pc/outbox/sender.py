@@ -283,6 +283,8 @@ class Sender(Turns):
         why = answer.why or f"the partner answered {answer.code or 'nothing'}"
         if why != waiting.why:
             waiting.why = why
+            self._requests.note_answer(application, why)
+            self._taken.discard(application)  # the next one that is takes that back
             logger.warning(
                 "outbox: not confirmed, sent until it is: request=%s: %s",
                 request.key,
