@@ -280,7 +280,7 @@ What each side says
   the log   committing; decided commit 8 min ago; 3 rows.
   ledger    committed, 3 rows; acknowledged 8 min ago.
   notifier  cannot be read: nothing listens at http://127.0.0.1:PORT; \
-told in vain 1 time.
+1 failed try.
 
 What comes next by itself
   - in 5 min: notifier is told to commit again: by its driver while that runs, by the
@@ -299,13 +299,13 @@ SIDES = """\
   the log   committing; decided commit 8 min ago; 3 rows.
   ledger    committed, 3 rows; acknowledged 8 min ago.
   notifier  cannot be read: nothing listens at http://127.0.0.1:PORT; \
-told in vain 1 time.
+1 failed try.
 """
 PARTICIPANTS = """\
-  NAME      ON RECORD                                SAYS            ROWS  CLOCK   \
+  NAME      ON RECORD                         SAYS            ROWS  CLOCK   \
 IN DOUBT FOR  REMARK
-  ledger    acknowledged 8 min ago                   committed       3     +SKEW
-  notifier  told in vain 1 time: answered 503: busy  cannot be read                \
+  ledger    acknowledged 8 min ago            committed       3     +SKEW
+  notifier  1 failed try: answered 503: busy  cannot be read                \
               nothing listens at http://127.0.0.1:PORT
 """
 SHOWN = f"""\

@@ -223,5 +223,5 @@ def describe_delivery(delivery: DeliveryRecord, now: float) -> str:
     if delivery.given_up is not None:
         return f"given up {format_duration(now - delivery.given_up)} ago"
     if delivery.retries:
-        return f"told in vain {format_count(delivery.retries, 'time')}"
+        return format_count(delivery.retries, "failed try", "failed tries")
     return "not told yet"
