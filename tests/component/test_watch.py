@@ -27,6 +27,7 @@ from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 
 from tracing_2pc.cli import main
+from tracing_2pc.cli import watch as cli_watch
 from tracing_2pc.core.access import LoopbackGate, Role, TokenGate
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import Settings
@@ -255,13 +256,34 @@ def test_a_signal_ends_a_watch(at, asked, tmp_path):
     patient = {"TPC_PAUSE": f"{PATIENT:g}s", "TPC_SWEEP": f"{AT_LAST:g}s"}
     environment = {**os.environ, **patient}
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         until(lambda: "/transactions" in asked or process.poll() is not None)
         os.kill(process.pid, signal.SIGTERM)
-        output, _ = process.communicate(timeout=UNDELAYED)
+        output, beside = process.communicate(timeout=UNDELAYED)
     assert process.returncode == 0
     assert "orphaned bookings.3.1" in output
+    assert "watching sqlite:///" in beside
+
+
+def test_a_watch_says_now_and_then_that_it_goes_on(at, monkeypatch, capsys):
+    """Beside its lines, where nothing has changed for a while."""
+    monkeypatch.setattr(cli_watch, "ALIVE", 0.0)
+
+    def sweeps(log, settings, report, **_):
+        report(Sweep(1_700_000_000.0))
+        return Sweep(1_700_000_000.0)
+
+    monkeypatch.setattr(cli_watch, "watch", sweeps)
+    assert main(["watch"]) == 0
+    out, beside = capsys.readouterr()
+    assert out == ""
+    assert "2023-11-14T22:13:20.000Z watching: All is well" in beside
 
 
 WAITING = """

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tracing_2pc.cli.arguments import DONE, LEFT
-from tracing_2pc.cli.terminal import print_item
+from tracing_2pc.cli.terminal import print_item, safe
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.diagnosis import Finding
 from tracing_2pc.inspection.summary import headline
+from tracing_2pc.inspection.wording import format_duration, format_iso, join_names
 from tracing_2pc.operations.watch import watch
 from tracing_2pc.operations.watcher import Sweep
 from tracing_2pc.operations.wiring import open_configured_log
 
 LINES: Final = 20
 """Lines of one kind that a sweep prints; the rest is counted."""
+
+ALIVE: Final = 600.0
+"""Seconds without a line after which one says that the watch goes on."""
 
 _EVENTS: Final = ("unreadable", "readable", "found", "gone", "waiting", "")
 """What a line begins with (`Kind.events`), in this order; empty for no line."""
@@ -29,13 +35,29 @@ _LOG_ONLY: Final = (
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Print a line when something is wrong, and when it no longer is."""
+    """Print a line when something is wrong, and when it no longer is.
+
+    Beside them, for a person: what is watched, and now and then that it is.
+    """
+    tells, told = not (options.once or options.json), time.monotonic()
 
     def report(sweep: Sweep) -> None:
+        nonlocal told
         for item in items(sweep):
             print_item(options, item, line(item))
+            told = time.monotonic()
+        if tells and time.monotonic() - told >= ALIVE:
+            told = time.monotonic()
+            at = format_iso(sweep.at)
+            alive = f"{at} watching: {headline(sweep.findings, sweep.at)}"
+            print(safe(alive, 2000), file=sys.stderr, flush=True)
 
     with open_configured_log(settings, may_be_down=True) as log:
+        if tells:
+            names = join_names(settings.participants) if settings.participants else ""
+            scope = f"{log.address}{names and f' and {names}'}"
+            every = format_duration(settings.sweep)
+            print(f"watching {scope}, every {every}", file=sys.stderr, flush=True)
         last = watch(
             log,
             settings,
