@@ -272,6 +272,7 @@ def test_every_command_of_the_runbook_can_be_called():
     named = {line.split()[0] for line in called}
     assert named == {
         "check",
+        "retire",
         "ls",
         "explain",
         "show",

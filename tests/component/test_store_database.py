@@ -124,6 +124,7 @@ def test_a_folder_instead_of_a_file_is_unreachable(tmp_path):
         ),
         (psycopg.errors.CannotConnectNow("starting"), "is being started"),
         (psycopg.OperationalError('server at "read-only.pg": refused'), None),
+        (psycopg.OperationalError('FATAL: no role "read-only"'), None),
         (psycopg.errors.CheckViolation("a row says: disk is full"), None),
     ],
 )

@@ -110,7 +110,10 @@ def test_nothing_old_is_said_and_a_wrong_field_is_named(operator):
 def test_a_log_that_cannot_be_read_is_named_and_nothing_else_of_it(operator, at):
     """503, as on any page: no SQL, no path; and nothing was done."""
     at.log.close()
-    (at.folder / "log" / "decisions.db").write_bytes(b"no database" * 1000)
+    file = at.folder / "log" / "decisions.db"
+    file.write_bytes(b"no database" * 1000)
+    for beside in ("-wal", "-shm"):  # a page of the console may have kept them open
+        file.with_name(file.name + beside).unlink(missing_ok=True)
     for slug, fields in (
         ("forget", {"application": "orders", "before": "1s"}),
         ("resolve", {"transaction": STUCK, "commit": "yes", "reason": "r"}),

@@ -150,7 +150,7 @@ def program(tmp_path) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("then", "expected"),
     [
-        ("raise", "its program ended: ValueError: of its own"),
+        ("raise", "its program ended: ValueError"),
         ("return", None),
         ("interrupt", None),
     ],

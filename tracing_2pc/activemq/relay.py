@@ -296,7 +296,13 @@ class ActiveMQRelay:
         """Do nothing: what is committed, consumers see."""
 
     def readers(self) -> Readers:
-        """Say that consumers get as far as it has published."""
+        """Say that consumers get as far as it has published.
+
+        Raises:
+            BrokerError: its connection has failed.
+        """
+        if self._connection is not None:
+            self._connection.check()
         return Readers(self._number)
 
     def let_go(self) -> None:

@@ -487,7 +487,8 @@ def is_undelivered(case: TransactionEvidence) -> bool:
     if job is None or record is None or record.decision is None:
         return False
     is_its_run = job.newest.run == record.run and job.state is not JobState.RUNNING
-    tried = any(d.retries for d in case.deliveries.values() if d.pending)
+    # One that has acknowledged was asked, and so were all others, at once.
+    tried = any(d.retries or d.acknowledged for d in case.deliveries.values())
     return is_its_run and not tried
 
 

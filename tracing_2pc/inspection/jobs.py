@@ -67,7 +67,9 @@ def describe_driver(presence: Presence) -> str:
 
 def jobs_of(presences: Iterable[Presence], clock: float) -> dict[str, Job]:
     """Return the job of each application; `clock` is the log's time."""
-    by_name = sorted(presences, key=lambda p: (p.application, p.since))
+    # One from before a clock was set back proves nothing of now.
+    known = (p for p in presences if max(p.since, p.seen) <= clock + UNSEEN)
+    by_name = sorted(known, key=lambda p: (p.application, p.since))
     grouped = itertools.groupby(by_name, key=operator.attrgetter("application"))
     return {name: _job(list(runs), clock) for name, runs in grouped}
 

@@ -214,8 +214,9 @@ _JOB_DOWN: Final = Alert(
     MISSED,
     by=("job", "application"),
     severity=Severity.CRITICAL,
-    lasts=0,
+    lasts=60,
     meter="job_down_age",
+    note="After an outage of the log a driver needs some seconds to be seen again.",
 )
 JOB_FAILED: Final = Kind(
     "job_failed",

@@ -26,8 +26,8 @@ from tracing_2pc.inspection.wording import (
 def headline(findings: Iterable[Finding], now: float) -> str:
     """Return in a sentence what is wrong: the worst by name, the others counted.
 
-    A job that is down comes first, but for what no waiting mends: what it has begun
-    waits for it.
+    A job that is down comes first, but for what its start does not mend: what it has
+    begun waits for it.
     The last line of `check` and of `watch --once`, and the first of the console.
     Without findings it is *All is well*: whoever could not ask everybody adds that.
     """
@@ -41,9 +41,10 @@ def headline(findings: Iterable[Finding], now: float) -> str:
     held_back = [f for f in worst.values() if f.kind is kinds.HELD_BACK]
     need = [f for f in worst.values() if f.kind is not kinds.HELD_BACK]
     faults = [f for f in beside if f.kind is not kinds.UNREADABLE]
-    down = [f for f in faults if f.kind.subject is Subject.JOB]
+    down = [f for f in faults if f.kind in (kinds.JOB_FAILED, kinds.JOB_GONE)]
     more = ""
-    if down and not any(finding.grave for finding in need):
+    graver = (kinds.QUARANTINED, kinds.ORPHANED)
+    if down and not any(f.grave or f.kind in graver for f in need):
         others = len(worst) + len(beside) - 1
         more = f"; {format_count(others, 'more problem')}" if others else ""
         return _name_fault(down[0], now) + more

@@ -134,6 +134,15 @@ class Broker:
             self._cluster = str(asked.result(seconds + 1).cluster_id or "")
         return self._cluster
 
+    def ping(self) -> None:
+        """Ask for the cluster's id anew.
+
+        Raises:
+            KafkaException: the broker does not answer.
+        """
+        self._cluster = ""
+        self.cluster()
+
     def make_topic(self, name: str) -> None:
         """Make a topic as the broker does by default, if it is not there, and we may.
 

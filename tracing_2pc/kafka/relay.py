@@ -452,6 +452,8 @@ class KafkaRelay:
             except (KafkaException, TimeoutError, UnstableError):
                 broker.connect()
                 raise
+        else:
+            self._connected().ping()  # is it there?
         for place, end in ends.items():
             if end > self._awaited[place]:
                 del self._awaited[place]

@@ -14,6 +14,7 @@ from tracing_2pc.core import names
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import Carrier, log_fields
+from tracing_2pc.core.settings import without_secrets
 from tracing_2pc.outbox.publications import (
     BEGUN,
     CONFIRMED,
@@ -43,6 +44,10 @@ it."""
 IDLE_LOOK: Final = 10.0
 """Seconds between two looks at readers while there is nothing to publish: a broker that
 is gone is known before something has to go there."""
+
+_LONGEST_CAUSE: Final = 300
+_BLIND: Final = 2
+"""Looks at readers in a row that fail, after which the broker does not answer."""
 
 LONGEST_OUTLASTED: Final = 86_400.0
 """Seconds before one that takes too long is tried again, at most."""
@@ -86,6 +91,7 @@ class Publisher(Turns):
         self._confirmed = Position()  # by this process, or found when it took over
         self._is_reported = False  # that turns fail is on record still
         self._is_silent = False  # the broker did not say what readers see
+        self._blind = 0  # so many times in a row
         self._is_expecting = False  # what an earlier process has published
         self._unreadable = 0
         self._looked, self._asked = 0.0, -float("inf")
@@ -151,11 +157,14 @@ class Publisher(Turns):
             through, why = self._relay.readers()
         except Exception as error:  # noqa: BLE001 - it is looked at again
             logger.info("outbox: not known what readers see: %s", error)
+            self._blind += 1
+            if self._blind < _BLIND:
+                return
             why = f"{self._at_broker} does not say what readers see: {cause_of(error)}"
             self._publications.note(self._holder, UNREADABLE, why)
             self._is_silent = self._is_reported = True
             return
-        self._is_silent = False
+        self._is_silent, self._blind = False, 0
         if through > self._seen:
             self._publications.seen(through)
             self._seen, self._is_hidden = through, False
@@ -340,10 +349,11 @@ class Publisher(Turns):
 
 
 def cause_of(error: Exception) -> str:
-    """Return an error in a line; of a client of Kafka its text, without its code."""
+    """Return an error in a line, without secrets; of a client of Kafka its text."""
     first = error.args[0] if error.args else error
     text = first.str() if hasattr(first, "str") else str(error)
-    return " ".join(f"{type(error).__name__}: {text}".split())
+    line = " ".join(f"{type(error).__name__}: {text}".split())
+    return without_secrets(line)[:_LONGEST_CAUSE]
 
 
 def _words(position: Position | None) -> str:

@@ -293,7 +293,9 @@ class Requests:
 
     def unfit(self, connection: Connection) -> Sequence[tuple[str, str]]:
         """Return which applications wait for the partner, and what it answered last."""
-        waiting = sa.select(self.refusals).where(self.refusals.c.answer.is_not(None))
+        r, b = self.refusals.c, self._branch.c
+        is_waiting = sa.exists().where(b.application == r.application)
+        waiting = sa.select(self.refusals).where(r.answer.is_not(None), is_waiting)
         return [
             (f"{row.application} {NOT_TAKEN}: {row.answer}", _CURE)
             for row in connection.execute(waiting.order_by("application"))

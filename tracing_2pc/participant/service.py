@@ -17,7 +17,13 @@ from tracing_2pc.core.access import Caller, Role
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.ports import Step
-from tracing_2pc.core.states import ASK_AGAIN, Decision, Refusal, RequestState
+from tracing_2pc.core.states import (
+    ASK_AGAIN,
+    NOT_TAKEN,
+    Decision,
+    Refusal,
+    RequestState,
+)
 from tracing_2pc.participant.answers import Answer, BranchRef
 from tracing_2pc.participant.body import Body
 from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
@@ -184,8 +190,19 @@ class ParticipantService:
             "role": str(caller.role or "anybody"),
             "gauges": self._engine.gauges() if caller.may("metrics") else {},
             "pooled": self._engine.pooled,
-            "unfit": self._engine.unfit() if caller.may("metrics") else (),
+            "unfit": self._unfit(caller),
         }
+
+    def _unfit(self, caller: Caller) -> list[tuple[str, str]]:
+        """Return what does not fit, as far as the caller may know of applications."""
+        if not caller.may("metrics"):
+            return []
+        bound = caller.application
+        return [
+            (what, cure)
+            for what, cure in self._engine.unfit()
+            if NOT_TAKEN not in what or bound in (None, what.partition(" ")[0])
+        ]
 
     def _check(
         self, caller: Caller, action: str, transaction: TransactionId, step: Step

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.spark.query_errors import reason_of
@@ -29,6 +28,9 @@ EVERY: Final = 10.0
 
 _LOOK: Final = 1.0
 """Seconds between two looks at whether the query is active."""
+
+_MISSES: Final = 3
+"""Looks in a row after which it is not: one may fail."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,20 +74,32 @@ class Presence:
 
     def end_with_process(self) -> None:
         """Report how it ends, where the process ends first."""
+        # In a prompt or a notebook it may be of any line before.
+        uncaught = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+        if isinstance(uncaught, KeyboardInterrupt):
+            # Whatever that broke off on its way: a person has stopped it.
+            self._ended.set()
+            self._report_end(None)
+            return
         if self._ended.is_set():
             return
         error = self._how_it_ended()
-        uncaught = getattr(sys, "last_value", None)
-        if error is None and uncaught and not isinstance(uncaught, KeyboardInterrupt):
-            error = f"its program ended: {type(uncaught).__name__}: {uncaught}"
-        self.end(error and " ".join(error.split())[:500])
+        if error is None and uncaught is not None:
+            error = f"its program ended: {type(uncaught).__name__}"
+        self.end(error)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it reports no more."""
+        return self._ended.is_set() or not self._thread.is_alive()
 
     def _stay(self) -> None:
-        due = time.monotonic()
+        due, misses = time.monotonic(), 0
         while not self._ended.is_set():
-            if not self._is_active():
+            misses = 0 if self._is_active() else misses + 1
+            if misses >= _MISSES:
                 self.end(self._how_it_ended())
-            elif time.monotonic() >= due:
+            elif not misses and time.monotonic() >= due:
                 due = time.monotonic() + EVERY
                 with self._lock:
                     if not self._ended.is_set():
@@ -122,8 +136,9 @@ class Presence:
     def _try(self, report: Callable[[], object]) -> None:
         try:
             report()
-        except DecisionLogError as error:
-            logger.debug("presence not reported: %s: %s", self._application, error)
+        except Exception:
+            text = "presence not reported: application=%s"
+            logger.debug(text, self._application, exc_info=True)
 
 
 def be_present(
@@ -135,20 +150,23 @@ def be_present(
     """
     key = log.address, application
     known = _present.get(key)
-    if (known is not None and known.run == run) or (query := find_query()) is None:
+    if known is not None and known.run == run and not known.is_over:
+        return
+    if (query := find_query()) is None:
         return
     if not _present:
         atexit.unregister(_end_all)
         atexit.register(_end_all)
     _present[key] = Presence(log, application, run, query)
-    _present[key].start()
+    with contextlib.suppress(RuntimeError):  # no more threads here: it is not seen
+        _present[key].start()
 
 
 def end_presence(
     log: OperatorLog, application: str, batch: int, reason: str | None
 ) -> None:
     """Report that a batch has ended the run of this process; None: it was stopped."""
-    if (presence := _present.pop((log.address, application), None)) is not None:
+    if (presence := _present.get((log.address, application))) is not None:
         presence.end(reason and f"batch {batch}: {reason}")
 
 

@@ -102,7 +102,8 @@ def prepare(reach: Reach, given: Given) -> Act:
         facts = [("How it stands", summarize(view))]
         facts += (("What is wrong", f"{finding.text}.") for finding in view.wrong)
         effect = "does what the log allows, and `tracing-2pc explain` does not advise"
-        other = Advice(RESOLVE.command(given), safe=False, effect=effect)
+        cost = ("`tracing-2pc explain` does not advise that now",)
+        other = Advice(RESOLVE.command(given), safe=False, effect=effect, cost=cost)
         advised = (offer.advice for offer in offers(view) if offer.given == given)
         return Preview(next(advised, other), tuple(facts))
 

@@ -22,10 +22,14 @@ from tracing_2pc.operations.actions.action import (
 
 def prepare(reach: Reach, given: Given) -> Act:
     """Look how its job is."""
+    from tracing_2pc.operations.recover import raise_if_unknown  # opens stores
+
     application, now = check_application(given["application"]), reach.clock.now()
     job = jobs_of(reach.log.presences(), reach.log.clock()).get(application)
 
-    if job is not None and job.state is JobState.RUNNING:
+    if job is None:
+        raise_if_unknown(reach.log, application)
+    elif job.state is JobState.RUNNING:
         raise ContractError(
             f"{application} is not retired: {job.describe(now)}. Stop its query"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -309,8 +310,9 @@ def describe_not_now(error: Exception) -> str | None:
     of_sqlite = type(origin).__module__ == "sqlite3"
     if isinstance(origin, NotNowError) or (of_sqlite and state is None):
         text = str(origin).lower()
+    text = re.sub(r'"[^"]*"', "", text)  # a name may be any words
     for states, words, cause in _CAUSES:
-        if state in states or any(word in text for word in words):
+        if state in states or (not state and any(word in text for word in words)):
             return cause
     return None
 

@@ -75,7 +75,7 @@ RETIRE_PRESENCES: Final = sql("""
     WHERE application = :of
 """)
 FORGET_PRESENCES: Final = sql("""
-    DELETE FROM tpc_presence WHERE application = :of AND run NOT IN
+    DELETE FROM tpc_presence WHERE application = :of AND run <> :run AND run NOT IN
         (SELECT run FROM tpc_presence WHERE application = :of
          ORDER BY since DESC LIMIT :kept)
 """).bindparams(kept=KEPT_PRESENCES)
