@@ -196,7 +196,7 @@ def test_its_disk_is_full(postgres_database, request_, option):
             "CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON orders_tpc_branch "
             "FOR EACH ROW EXECUTE FUNCTION is_full()"
         )
-        with pytest.raises(ParticipantUnavailableError, match="DiskFull") as told:
+        with pytest.raises(ParticipantUnavailableError, match="no room left") as told:
             ask(participant, request_)
         assert told.value.refusal is Refusal.NOT_NOW
         dba.execute("DROP TRIGGER full_disk ON orders_tpc_branch")
@@ -279,11 +279,11 @@ def test_the_batch_aborts_by_the_participants_name(
     [
         ("prepare", "query_only = ON", "read-only"),
         ("commit", "query_only = ON", "read-only"),
-        ("prepare", "max_page_count = 1", "full"),
+        ("prepare", "max_page_count = 1", "no room left"),
     ],
 )
 def test_a_file_takes_no_more_for_a_while(tmp_path, request_, pragma, says):
-    """Not now, with SQLite's own words; then it goes on."""
+    """Not now, and why; then it goes on."""
     participant = opened(f"sqlite:///{tmp_path}/shop.db?table=orders")
     if request_ == "commit":
         ask(participant, "prepare")

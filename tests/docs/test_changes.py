@@ -143,7 +143,7 @@ def test_an_application_is_retired(tmp_path, monkeypatch, capsys):
                 sink, [{"id": batch}], application="orders", batch=batch, log=log
             )
         typed = "".join(blocks(page("retiring-an-application"), "sh")).splitlines()
-        assert len(typed) == 4
+        assert len(typed) == 5
         for line in typed:
             assert main(shlex.split(line)[1:]) == 0, line
         capsys.readouterr()
