@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.elsewhere import elsewhere
 
-from tracing_2pc import FileSink, ParticipantSink, write
+from tracing_2pc import FileSink, ParticipantSink, TableSink, write
 from tracing_2pc.conformance import check_run
 from tracing_2pc.core.errors import AbortedError
 from tracing_2pc.core.model import TransactionId
@@ -105,6 +105,40 @@ def test_a_script_that_is_killed_is_started_again(tmp_path, ledger, point):
     assert [*(tmp_path / "out").glob(".tpc/*")] == []
     database = f"sqlite:///{tmp_path}/ledger.db"
     assert check_run(f"sqlite:///{tmp_path}/log.db", [("ledger", database)]) == []
+
+
+def rejecting(folder: Path) -> None:
+    """Write a batch of which one row is refused by a table, and kept by another."""
+    url = f"sqlite:///{folder}/rows.db"
+    write(
+        [FileSink(folder / "out"), TableSink(url, "kept"), TableSink(url, "rejected")],
+        rows_of(0),
+        application="daily",
+        batch=0,
+        log=f"sqlite:///{folder}/log.db",
+        rejects="rejected",
+    )
+
+
+@pytest.mark.parametrize("point", [p for p in FAILPOINTS if p.startswith("rejects.")])
+def test_a_row_is_rejected_once_whatever_is_killed(tmp_path, point):
+    """It is in the table of rejects, and nowhere else; each other row is everywhere."""
+    columns = "id bigint CHECK (id <> 2), tpc_tag bigint NOT NULL DEFAULT 0"
+    with contextlib.closing(sqlite3.connect(tmp_path / "rows.db")) as database:
+        database.execute(f"CREATE TABLE kept_tpc ({columns})")
+    (scratch := tmp_path / "scratch").mkdir()
+    ends = [
+        elsewhere(scratch, rejecting, tmp_path, killed_at=killed_at)
+        for killed_at in (point, None, None)
+    ]
+    assert ends == ["killed", "ended", "ended"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "rows.db")) as database:
+        kept = database.execute("SELECT id FROM kept ORDER BY id").fetchall()
+        rejected = database.execute("SELECT record FROM rejected").fetchall()
+    files = (tmp_path / "out").rglob("*.parquet")
+    filed = [n for f in files for n in pq.ParquetFile(f).read()["id"].to_pylist()]
+    assert [id_ for (id_,) in kept] == sorted(filed) == [0, 1, 3]
+    assert rejected == [('{"id": 2}',)]
 
 
 def failing(folder: Path, ledger: str) -> None:

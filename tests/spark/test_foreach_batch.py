@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shutil
 import socket
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -29,7 +30,7 @@ from support.texts import texts
 from support.transports import OTHERS, TRANSPORTS
 from support.waiting import ANSWERED, AT_LAST, PATIENT, UNDELAYED, until
 
-from tracing_2pc import ParticipantSink
+from tracing_2pc import ParticipantSink, TableSink
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
     AbortedError,
@@ -670,3 +671,57 @@ def test_the_stream_itself_is_refused(world):
     write_numbers(world.folder, range(1))
     with pytest.raises(Exception, match="foreachBatch"):
         world.callback()(world.source(), 0)
+
+
+def _rejecting(world: Any, **arguments: Any) -> Any:
+    """Return a callback of the two services, a table that is picky, and rejects."""
+    place = world.folder / "rows.db"
+    columns = "value bigint CHECK (value % 10 <> 7), tpc_tag bigint NOT NULL DEFAULT 0"
+    with contextlib.closing(sqlite3.connect(place)) as database:
+        database.execute(f"CREATE TABLE picky_tpc ({columns})")
+    tables = (TableSink(f"sqlite:///{place}", name) for name in ("picky", "rejected"))
+    sinks = [world.sink, *tables]
+    return world.callback(sink=sinks, rejects="rejected", **arguments)
+
+
+def _held_by(world: Any) -> tuple[list[int], list[int]]:
+    """Return what the picky table has, and what was rejected."""
+    with contextlib.closing(sqlite3.connect(world.folder / "rows.db")) as database:
+        kept = database.execute("SELECT value FROM picky").fetchall()
+        records = database.execute("SELECT record FROM rejected").fetchall()
+    rejected = [json.loads(record)["value"] for (record,) in records]
+    return sorted(value for (value,) in kept), sorted(rejected)
+
+
+@BOTH_PATHS
+def test_rows_that_one_refuses_are_rejected_and_the_stream_goes_on(world):
+    """Of several partitions: each row is at all three, or kept as rejected."""
+    write_numbers(world.folder, range(3))
+    world.run(_rejecting(world), world.source().repartition(3))
+    every = sorted(numbers_of(3))
+    bad = [value for value in every if value % 10 == 7]
+    good = [value for value in every if value % 10 != 7]
+    assert bad
+    assert _held_by(world) == (good, bad)
+    assert world.held() == (Counter(good), Counter(good))
+    records = [world.read(f"test.{batch}.1") for batch in range(3)]
+    assert sum(record.rejected for record in records) == len(bad)
+    assert sum(record.rows for record in records) == len(good)
+
+
+@BOTH_PATHS
+def test_a_row_is_rejected_by_its_own_route(world):
+    """At the others it is for it lands; rejects has no route."""
+    write_numbers(world.folder, range(2))
+    routes = {
+        "a": lambda batch: batch,
+        "b": lambda batch: batch.where("value % 10 = 7"),
+        "picky": lambda batch: batch,
+    }
+    world.run(_rejecting(world, routes=routes), world.source().repartition(2))
+    every = sorted(numbers_of(2))
+    bad = [value for value in every if value % 10 == 7]
+    assert _held_by(world) == ([v for v in every if v % 10 != 7], bad)
+    assert world.held() == (Counter(every), Counter(bad))
+    with pytest.raises(ConfigurationError, match="rejected"):
+        _rejecting(world, routes={**routes, "rejected": lambda batch: batch})

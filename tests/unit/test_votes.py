@@ -122,3 +122,47 @@ def test_the_largest_commit_fits_into_a_request(monkeypatch):
     (body,) = sent
     assert body.count(DIGEST.encode()) == MAX_BRANCHES
     assert len(body) < contract.MAX_CONTROL_BYTES
+
+
+KEEPING = committing(
+    TransactionId("orders", 0, 1),
+    **UNDECIDED,
+    participants=("a", "b", "r"),
+    rejects="r",
+)
+KEPT, NONE = {"r": Vote.COMMIT}, {"r": Vote.READ_ONLY}
+
+
+@pytest.mark.parametrize(
+    "receipts",
+    [
+        written(0, 7) + written(0, 7, KEPT),
+        written(0, 7) + written(0, 7, NONE) + written(1, 8) + written(1, 8, KEPT),
+        written(0, 7, dict.fromkeys("abr", Vote.READ_ONLY)),
+        written(0, 7, ONE)
+        + written(0, 7, KEPT)
+        + written(0, 9, OTHER)
+        + written(0, 9, NONE),
+    ],
+    ids=["some are rejected", "two partitions", "nothing was written", "two routes"],
+)
+def test_rejects_votes_about_each_branch(receipts):
+    """Routes have branches of their own, and share who keeps what is rejected."""
+    check_votes(KEEPING, receipts)
+
+
+@pytest.mark.parametrize(
+    ("receipts", "missing"),
+    [
+        (written(0, 7), "r"),
+        (written(0, 7) + written(0, 7, KEPT) + written(1, 8), "r about branch 1.8"),
+        (written(0, 7, ONE) + written(0, 7, KEPT), "b"),
+        (written(0, 7) + written(0, 8, KEPT), "r about branch 0.7"),
+        (written(0, 7) + written(0, 7, KEPT) * 2, "two receipts"),
+        (written(0, 7) + written(0, 7, KEPT) + written(1, 7, NONE), "a, b about"),
+    ],
+)
+def test_a_vote_that_rejects_lacks(receipts, missing):
+    """Rows that were rejected would be lost."""
+    with pytest.raises(ContractError, match=missing):
+        check_votes(KEEPING, receipts)

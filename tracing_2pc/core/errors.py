@@ -6,9 +6,13 @@ one, and survives pickle: a task raises it on an executor, the driver reads it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.states import Refusal
+
+if TYPE_CHECKING:
+    from tracing_2pc.core.model import RejectedRow
 
 EACH_TIME: Final = "at each try until this is mended"
 """Said by an error of the batch's own data: a task hands on no more than its text."""
@@ -100,6 +104,42 @@ class ParticipantRefusedError(ParticipantError):
     """A definite no, in the participant's own words."""
 
 
+class RejectedRowsError(ParticipantRefusedError):
+    """A branch is refused because of some of its rows, and would be taken without them.
+
+    A sink of your own raises it in `invoke`, `invoke_batch` or `pre_commit`. Where the
+    job has `rejects`, the branch is aborted, the rows go there, and the others are
+    written again; else it is a vote to abort.
+
+    Args:
+        rows: `RejectedRow`s, numbered as the sink was given them for this branch.
+    """
+
+    def __init__(
+        self, rows: Iterable[RejectedRow], message: str = "", **about: Any
+    ) -> None:
+        self.rows = tuple(rows)
+        super().__init__(message or name_rows(self.rows), **about)
+
+
+_NAMED: Final = 10
+"""Rejected rows that a message names."""
+
+
+def name_rows(rows: Iterable[RejectedRow]) -> str:
+    """Name the first of some rejected rows, in their order; no value of them."""
+    some = sorted(rows, key=lambda rejected: rejected.row)
+    texts = [f"row {r.row}: {describe_rejection(r)}" for r in some[:_NAMED]]
+    more = len(some) - len(texts)
+    return "; ".join(texts) + (f"; and {more} more" if more else "")
+
+
+def describe_rejection(rejected: RejectedRow) -> str:
+    """Say who rejects a row, and why."""
+    parts = (rejected.participant, rejected.column, rejected.reason)
+    return ": ".join(part for part in parts if part)
+
+
 class ParticipantNotToldError(ParticipantError):
     """The decision reached as much of it as can be told, and nothing can tell the rest.
 
@@ -118,7 +158,8 @@ class RefusalError(TwoPhaseError):
     """A participant refuses a request: what its own code raises.
 
     `detail` says what is wrong and what to do. Never SQL, a path or a record: the
-    caller reads it. `state` is None where the answer speaks of none.
+    caller reads it. `state` is None where the answer speaks of none; `rows` are those
+    without which a branch would be prepared.
     """
 
     def __init__(
@@ -128,17 +169,23 @@ class RefusalError(TwoPhaseError):
         *,
         state: str | None = None,
         transaction_id: str | None = None,
+        rows: Iterable[RejectedRow] = (),
     ) -> None:
         super().__init__(detail, transaction_id=transaction_id)
         self.refusal = refusal
         self.state = state
+        self.rows = tuple(rows)
 
 
 class MalformedError(RefusalError):
-    """A participant refuses a request that is not in its form."""
+    """A participant refuses a request that is not in its form.
 
-    def __init__(self, detail: str) -> None:
+    `column` names the one whose value is to blame, where it is known.
+    """
+
+    def __init__(self, detail: str, column: str = "") -> None:
         super().__init__(Refusal.MALFORMED, detail)
+        self.column = column
 
 
 class DecisionLogError(TwoPhaseError):

@@ -226,6 +226,32 @@ class BranchContext:
     stopping: Callable[[], bool] = bool  # bool() is False: never
     # By participant: a request for another journal than that is refused there.
     journals: Mapping[str, JournalAt] = dataclasses.field(default_factory=dict)
+    # Rows at most that may be named as rejected (`RejectedRowsError`); None where a
+    # refusal is of the whole branch, whatever it names.
+    rejects_at_most: int | None = None
+    rewrite: int = (
+        0  # how often its task has written its rows before, with more of them
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A row that a participant cannot keep, without any value of it.
+
+    Args:
+        row: its number among those that the participant was given, from 0.
+        column: whose value, or columns, as in `a, b`; empty where none is to blame.
+        reason: in a few words, such as the constraint's kind and name.
+        participant: its name; a sink of your own may leave it empty.
+        is_peers: what is in its way is a row that another task of the same
+            transaction has prepared.
+    """
+
+    row: int
+    column: str
+    reason: str
+    participant: str = ""
+    is_peers: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -270,9 +296,18 @@ def branch_receipts(
     )
 
 
-def count_rows(receipts: Iterable[Receipt]) -> int:
-    """Return the records in all branches; several participants receive the same."""
-    return sum({receipt.branch: receipt.rows for receipt in receipts}.values())
+def count_rows(receipts: Iterable[Receipt], rejects: str | None = None) -> int:
+    """Return the records in all branches; several participants receive the same.
+
+    Those that the participant for `rejects` has received are not among them.
+    """
+    written = (r for r in receipts if r.participant != rejects)
+    return sum({receipt.branch: receipt.rows for receipt in written}.values())
+
+
+def count_rejected(receipts: Iterable[Receipt], rejects: str | None) -> int:
+    """Return the records that were rejected: what is in their participant's branches."""
+    return sum(r.rows for r in receipts if r.participant == rejects)
 
 
 def carrier_from_json(text: str) -> Carrier:
@@ -350,6 +385,9 @@ class TransactionRecord:
     root_link: str | None = None
     root_start: int | None = None
     root_resource: str | None = None
+    # The participant that keeps the rows which others refused, and how many they were.
+    rejects: str | None = None
+    rejected: int = 0
     # Of a launch: the digest of its file, and where it makes what an abort has to find.
     # Of an image that it builds, also by what: `command` or `task`.
     launch_digest: str | None = None

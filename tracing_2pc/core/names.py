@@ -175,6 +175,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.phase": "phase of a sink",
     "tpc.request": "to a participant: prepare, commit, abort, resolve, list or show",
     "tpc.rows": "records in a branch or transaction",
+    "tpc.rows.rejected": "records of it that participants refused, kept apart",
     "tpc.bytes": "bytes of a prepare's body",
     "tpc.decision": "what the log holds: commit or abort",
     "tpc.cause": "why it is abort: a cause of `tpc.aborts`, or operator",
@@ -263,6 +264,9 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "tpc.aborts": Metric(
         "counter", "{transaction}", "those of them that were abort, and why", ("cause",)
+    ),
+    "tpc.rows.rejected": Metric(
+        "counter", "{row}", "rows of committed batches that went to `rejects`"
     ),
     "tpc.phase.duration": Metric(
         "histogram",
@@ -437,6 +441,10 @@ FAILPOINTS: Final[dict[str, str]] = {
     "executor.before_pre_commit": "all of them are, nothing was sent",
     "executor.after_first_prepare": "one task has prepared everywhere",
     "executor.after_pre_commit": "a task has voted, its receipt is not out",
+    "rejects.after_refusal": "rows are rejected, and their branch is to be dropped",
+    "rejects.before_rewrite": "it is dropped, and about to be written without them",
+    "rejects.before_keeping": "others have voted, rejected rows are kept nowhere",
+    "rejects.after_keeping": "they are prepared, too, the task's receipts are not out",
     "participant.at_open": "a service starts and looks its tables over",
     "participant.before_prepare": "a branch is claimed, none of it is written",
     "participant.after_prepare": "the branch is durable, the vote was not answered",

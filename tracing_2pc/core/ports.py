@@ -68,6 +68,7 @@ class Opening:
             the caller read the log, else.
         journals: of the participants whose journal is known, its id and address.
         facts: what else is put on record of a new attempt.
+        rejects: the participant that keeps the rows which others refused.
     """
 
     run: str
@@ -81,6 +82,7 @@ class Opening:
     attempt: int | None = None
     journals: Mapping[str, JournalAt] = dataclasses.field(default_factory=dict)
     facts: Facts = dataclasses.field(default_factory=Facts)
+    rejects: str | None = None
 
 
 class DecisionLog(Protocol):

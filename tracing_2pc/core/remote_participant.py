@@ -102,14 +102,19 @@ class RemoteParticipant(Participant, Protocol):
         length: int,
         digest: str,
         journal: str | None = None,
+        name_rows: int | None = None,
     ) -> Vote:
         """Send a branch, and return the vote for exactly these rows and this digest.
 
         Safe to repeat with the same bytes: the participant answers the same. `body`
         opens the records as an Arrow stream, of `length` bytes; it is closed here. The
-        digest is as `core.content` writes it.
+        digest is as `core.content` writes it. A refusal with `name_rows` names rows
+        without which it would vote commit, one more than so many at most; it needs no
+        more than to be repeated with it. A participant that cannot name any refuses as
+        it does without.
 
         Raises:
+            RejectedRowsError: it votes abort because of rows, which it names.
             ParticipantRefusedError: it votes abort, or counted something else.
             ParticipantUnavailableError: no answer; the branch may be prepared.
         """

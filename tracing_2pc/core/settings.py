@@ -161,6 +161,9 @@ class Settings:
     tokens_file: str | None = None  # the tokens that a participant accepts
     # `wait` for missing acknowledgements, or `fail` after the tries.
     on_pending: str = "wait"
+    # The participant that keeps the rows which others refuse: else they abort a batch.
+    rejects: str | None = None
+    rejects_at_most: int = 100  # rows of a batch; more abort it
     # From begin to decision; warns at 0.8. The job's goes on record at begin; that of
     # who watches or recovers does not count. 0 means none: then no sweep aborts it,
     # only the next start of its query or a person.
@@ -219,6 +222,11 @@ class Settings:
     def addresses_of(self, application: str) -> dict[str, str]:
         """Return the addresses of an application's participants, by name."""
         return addresses_of(self.participants, application)
+
+    def with_arguments(self, **arguments: Any) -> Settings:
+        """Return these settings with what a caller has given; None is not given."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return dataclasses.replace(self, **given)
 
     def _shown(self, name: str) -> str:
         return f"{name} ({getattr(self, name):g}, {self.origin(name)})"
@@ -287,6 +295,7 @@ _LEAST: Final = {
     "request_timeout": 0.05,
     "transaction_timeout": 0,
     "driver_path_bytes": 0,
+    "rejects_at_most": 1,
     "inline_tries": 1,
     "backoff_base": 0.001,
     "backoff_cap": 0.001,
@@ -300,6 +309,8 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "token": _text,
     "tokens_file": _text,
     "on_pending": _pending,
+    "rejects": check_name,
+    "rejects_at_most": _whole,
     "driver_path_bytes": _whole,
     "inline_tries": _whole,
     "links": _links,

@@ -7,7 +7,8 @@ import dataclasses
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from operator import methodcaller
 from typing import IO, Final, TypeVar
@@ -23,6 +24,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
     RefusalError,
+    RejectedRowsError,
 )
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import (
@@ -34,6 +36,7 @@ from tracing_2pc.core.model import (
     Listing,
     ParticipantDescription,
     QuarantineListing,
+    RejectedRow,
     RequestKey,
     Shown,
     TransactionId,
@@ -196,13 +199,14 @@ class EmbeddedParticipant:
         length: int,
         digest: str,
         journal: str | None = None,
+        name_rows: int | None = None,
     ) -> Vote:
         def ask(service: ParticipantService, step: Step) -> Answer:
             with contextlib.closing(body()) as stream:
                 received = Body(stream, length, content.ARROW, digest)
                 ref = BranchRef(branch, rows, digest)
                 about = transaction, self.name, ref, received, storable_context()
-                return service.prepare(_ANYBODY, step, *about, journal)
+                return service.prepare(_ANYBODY, step, *about, journal, name_rows or 0)
 
         return Vote(str(self._ask("prepare", transaction, ask).fields["vote"]))
 
@@ -399,7 +403,7 @@ class EmbeddedParticipant:
                 return ask(engine)
         except RefusalError as error:
             about = error.refusal, str(error), error.state, transaction
-            raise self._error(*about, is_vote=is_vote) from error
+            raise self._error(*about, is_vote=is_vote, rows=error.rows) from error
         except ConfigurationError as error:
             raise self._wrong(error) from error
         except sa.exc.DataError as error:
@@ -424,8 +428,11 @@ class EmbeddedParticipant:
         transaction: TransactionId | None,
         *,
         is_vote: bool = False,
+        rows: Sequence[RejectedRow] = (),
     ) -> ParticipantError:
-        kind: type[ParticipantError] = ParticipantRefusedError
+        kind: Callable[..., ParticipantError] = ParticipantRefusedError
+        if rows:
+            kind = partial(RejectedRowsError, rows)
         # Before the decision a wrong address is a no; after it, it is no answer.
         is_wrong = refusal is Refusal.MISDIRECTED and not is_vote
         if refusal in ASK_AGAIN or is_wrong:

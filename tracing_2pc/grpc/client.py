@@ -178,6 +178,7 @@ class _Upload:
             branch=branch,
             length=int(headers["Content-Length"]),
             content_type=headers["Content-Type"],
+            name_rows=int(headers.get(contract.NAME_ROWS_HEADER, 0)),
         )
         while piece := self._body.read(CHUNK):
             self._until = time.monotonic() + self._timeout

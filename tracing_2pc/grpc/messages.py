@@ -33,6 +33,7 @@ def _message(name: str) -> Any:
 
 Branch: Final = _message("Branch")
 PrepareRequest: Final = _message("PrepareRequest")
+RejectedRow: Final = _message("RejectedRow")
 PrepareResponse: Final = _message("PrepareResponse")
 CommitRequest: Final = _message("CommitRequest")
 RollbackRequest: Final = _message("RollbackRequest")
@@ -111,6 +112,7 @@ def response_of(status: int, item: Mapping[str, Any], participant: str) -> Any:
         vote=_VOTES.number(item.get("vote")),
         rows=item.get("rows"),
         digest=item.get("digest"),
+        rejected_rows=[RejectedRow(**row) for row in item.get("rejected_rows", ())],
     )
 
 
@@ -145,6 +147,16 @@ def read_response(response: Any, participant: str) -> tuple[int, str]:
     fields = {"vote": vote, "rows": response.rows, "digest": response.digest}
     if vote in (Vote.COMMIT, Vote.READ_ONLY):
         fields["state"] = _STATES.word(response.state) or "prepared"
+    if response.rejected_rows:
+        fields["rejected_rows"] = [
+            {
+                "row": r.row,
+                "column": r.column,
+                "reason": r.reason,
+                "is_peers": r.is_peers,
+            }
+            for r in response.rejected_rows
+        ]
     status, item = _read(response, participant)
     if status == OK and vote == Vote.ABORT:
         status = STATUSES[Refusal.CONFLICT]

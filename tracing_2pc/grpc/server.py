@@ -269,6 +269,8 @@ class GrpcServer:
             contract.DIGEST_HEADER: first.branch.digest,
             "Content-Type": first.content_type,
         }
+        if first.name_rows:
+            of_branch[contract.NAME_ROWS_HEADER] = str(first.name_rows)
         call.headers.update({name.lower(): of_branch[name] for name in of_branch})
         call.body.begin(first)
         body: Any = call.body

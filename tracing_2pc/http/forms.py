@@ -34,6 +34,9 @@ MAX_ROWS: Final = 2**53 - 1  # beyond it JSON numbers are not exact everywhere
 MAX_BRANCHES: Final = 50_000
 """The contract's, for any coordinator. Ours names fewer: `core.model.MAX_BRANCHES`."""
 
+MOST_NAMED: Final = 5_000
+"""Rejected rows of a branch that one answer names, at most: one of 1 MiB has them."""
+
 MAX_REASON: Final = 1_000
 MAX_PAGE: Final = 1_000
 _PAGE: Final = 100
@@ -319,6 +322,13 @@ def read_journal(request: Request) -> str | None:
     return (
         _header(request, contract.JOURNAL_HEADER, check_journal) if is_named else None
     )
+
+
+def read_name_rows(request: Request) -> int:
+    """Read how many rejected rows a refusal is to name; 0 if it is not asked to."""
+    if contract.NAME_ROWS_HEADER not in request.headers:
+        return 0
+    return min(_header(request, contract.NAME_ROWS_HEADER, _rows), MOST_NAMED)
 
 
 def _participant(request: Request) -> str:

@@ -137,8 +137,8 @@ class _Routes(Views):
     def prepare(self) -> Response:
         with self.serving("prepare", "prepare") as (caller, step):
             read = forms.read_prepare(request, self.max_prepare_bytes)
-            meant = forms.read_journal(request)
-            answer = self.service.prepare(caller, step, *read, self.carrier(), meant)
+            about = forms.read_journal(request), forms.read_name_rows(request)
+            answer = self.service.prepare(caller, step, *read, self.carrier(), *about)
             return _answer(step, read[0], answer)
 
     def commit(self) -> Response:

@@ -279,7 +279,10 @@ def _job(
 ) -> Job:
     place_of = _place_of(log)
     sinks = _sinks(file, settings, stopping, cluster or own_cluster(), place_of)
-    timed = dataclasses.replace(settings, transaction_timeout=file.timeout)
+    # A launch has no rows: a job's setting is none of its own.
+    timed = dataclasses.replace(
+        settings, transaction_timeout=file.timeout, rejects=None
+    )
     replaces = () if newest is None else newest.participants
     return Job.of(sinks, file.application, timed, replaces)
 

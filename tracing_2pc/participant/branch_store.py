@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import MalformedError
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import RejectedRow, TransactionId
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
 from tracing_2pc.participant.body import Body, Source
@@ -23,7 +23,14 @@ SLICE: Final = 10_000  # rows that one local transaction deletes at most
 
 
 class ViolatedError(Exception):
-    """A constraint or trigger refused a record; it says which, without values."""
+    """A constraint or trigger refused a record; it says which, without values.
+
+    `rows` are those without which the branch would be taken, where they are known.
+    """
+
+    def __init__(self, message: str, rows: Sequence[RejectedRow] = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class BranchUpload:
     journal: Journal
     tag: int = 0
     """The number of this branch, which is never used again; 0 before it is drawn."""
+    name_rows: int = 0
+    """Rejected rows that a refusal is to name; it may name one more. 0: none."""
 
     @property
     def name(self) -> str:

@@ -33,7 +33,12 @@ from tracing_2pc.core import names
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
-from tracing_2pc.core.model import BranchId, Carrier, Identity, TransactionId
+from tracing_2pc.core.model import (
+    BranchId,
+    Carrier,
+    Identity,
+    TransactionId,
+)
 from tracing_2pc.core.states import BranchState, Decision, Refusal
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
@@ -198,11 +203,13 @@ class ParticipantEngine:
         *,
         may_name: bool = True,
         journal: str | None = None,
+        name_rows: int = 0,
     ) -> Answer:
         """Make a branch durable and invisible, and vote (rule 13).
 
         Its rows and its note in the journal become durable together: an upload that is
-        killed leaves nothing.
+        killed leaves nothing. With `name_rows` a refusal of the data names the rows
+        without which the branch would be prepared, one more than so many at most.
 
         Raises:
             RefusalError: in progress, while another request writes this very branch.
@@ -238,7 +245,7 @@ class ParticipantEngine:
         if row.leftovers:
             self._store.delete_leftovers(1 + ref.rows // SLICE)
         failpoint("participant.before_prepare")
-        upload = BranchUpload(transaction, ref, body, notes)
+        upload = BranchUpload(transaction, ref, body, notes, name_rows=name_rows)
         try:
             with self._database.alone(upload.name):
                 answer = self._store.prepare(upload, add)
@@ -248,8 +255,8 @@ class ParticipantEngine:
                 row, answer = look(connection)
             if answer is None:
                 under_way = isinstance(error, UnderWayError) or bool(row.dead)
-                why = str(error) if isinstance(error, ViolatedError) else ""
-                raise self._in_the_way(why, under_way=under_way) from None
+                violated = error if isinstance(error, ViolatedError) else None
+                raise self._in_the_way(violated, under_way=under_way) from None
             return answer
         if answer is not None:
             return answer
@@ -279,16 +286,19 @@ class ParticipantEngine:
             self._journal.drop_dead(connection, row)
         return None
 
-    def _in_the_way(self, why: str, *, under_way: bool) -> RefusalError:
+    def _in_the_way(
+        self, violated: ViolatedError | None, *, under_way: bool
+    ) -> RefusalError:
         if under_way:
             detail = "a prepare of this branch is under way: ask again"
             return RefusalError(Refusal.IN_PROGRESS, detail, state="unknown")
-        if self._store.delete_leftovers(_MOST_SLICES):
+        rows = violated.rows if violated else ()
+        if not rows and self._store.delete_leftovers(_MOST_SLICES):
             detail = "aborted rows were in the way and are deleted: ask again"
             return RefusalError(Refusal.NOT_NOW, detail)
         detail = "a record violates a constraint or trigger of the table"
-        detail = f"{detail}: {why}" if why else detail
-        return RefusalError(Refusal.CONFLICT, detail, state="unknown")
+        detail = f"{detail}: {violated}" if violated and str(violated) else detail
+        return RefusalError(Refusal.CONFLICT, detail, state="unknown", rows=rows)
 
     def commit(self, order: Order) -> Answer:
         """Make the chosen branches visible or none, abort the others, seal."""

@@ -56,6 +56,7 @@ class ParticipantService:
         body: Body,
         carrier: Carrier,
         journal: str | None = None,
+        name_rows: int = 0,
     ) -> Answer:
         """Make a branch durable, and vote."""
         self._check(caller, "prepare", transaction, step)
@@ -64,7 +65,7 @@ class ParticipantService:
         step.set("tpc.bytes", body.length)
         asked = (transaction, participant, ref, body, carrier)
         answer = self._engine.prepare(
-            *asked, may_name=_may_name(caller), journal=journal
+            *asked, may_name=_may_name(caller), journal=journal, name_rows=name_rows
         )
         if answer.refusal is None:
             step.set("tpc.vote", str(answer.fields["vote"]))

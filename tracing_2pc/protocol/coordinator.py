@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -19,6 +20,7 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     HeuristicError,
     InDoubtError,
+    ParticipantRefusedError,
 )
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
@@ -29,6 +31,7 @@ from tracing_2pc.core.model import (
     Receipt,
     TransactionId,
     TransactionRecord,
+    count_rejected,
 )
 from tracing_2pc.core.ports import Clock, DecisionLog, Opening, Tracing
 from tracing_2pc.core.settings import Settings
@@ -45,8 +48,13 @@ from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.protocol.votes import check_votes, raise_if_refused
 
+logger = logging.getLogger(__name__)
+
 Receipts = Sequence[Receipt]
 Journals = Callable[[Collection[str]], Mapping[str, JournalAt]]
+
+_NAMED: Final = 1_000
+"""Characters, at most, in which rejected rows are named."""
 
 _ABORTED: Final = (
     "was decided abort before its votes were in: a newer run took over, or it ran out "
@@ -66,7 +74,8 @@ class Coordinator:
     delivered and before anything is written. What it raises aborts the attempt.
     `describe` says what failed, in a line that goes on record with the abort.
     `journals` returns those that are known, of the participants that are services; it
-    is given the names of those that have voted.
+    is given the names of those that have voted. `rejects` names the participant that
+    keeps the rows which others refused: more than `rejects_at_most` abort the batch.
 
     Of a `stream` Spark counts the batches: one that it begins after a batch that is not
     committed is refused (`DecisionLog.begin`). `facts` go on record with each attempt.
@@ -90,6 +99,8 @@ class Coordinator:
     describe: Callable[[BaseException], str] = describe_cause
     facts: Facts = dataclasses.field(default_factory=Facts)
     journals: Journals = lambda voted: {}
+    rejects: str | None = None
+    rejects_at_most: int = 0
 
     def apply(
         self,
@@ -274,6 +285,7 @@ class Coordinator:
             attempt=attempt,
             facts={**self.facts, **root.facts},
             journals=self.journals(()),
+            rejects=self.rejects,
         )
         ask = partial(self.log.begin, self.application, batch, opening)
         begun = ask_until_answered(ask, self.retry)
@@ -294,6 +306,7 @@ class Coordinator:
         raise_if_refused(record, receipts)
         # Rule 1: decide commit only with every vote; the log checks it again.
         check_votes(record, receipts)
+        self._check_rejected(record, receipts)
         self._note_journals(record, receipts)
         with self.tracing.step(names.DECIDE, record.carrier, record) as step:
             decided = decide_commit(self.log, record, receipts, self.retry)
@@ -309,6 +322,22 @@ class Coordinator:
         self.tracing.count_decision(decided)
         self.tracing.export_root(decided, taken_over=False)
         return decided
+
+    def _check_rejected(self, record: TransactionRecord, receipts: Receipts) -> None:
+        """Refuse a batch of which all tasks together have rejected too many rows."""
+        if not (count := count_rejected(receipts, record.rejects)):
+            return
+        kept = (r for r in receipts if r.participant == record.rejects and r.rows)
+        rows = "; ".join(receipt.reason for receipt in kept)[:_NAMED]
+        if count > self.rejects_at_most:
+            raise ParticipantRefusedError(
+                f"{record.id}: {count} rows are rejected, and rejects_at_most is "
+                f"{self.rejects_at_most}: {rows}",
+                transaction_id=str(record.id),
+                participant=record.rejects,
+            )
+        text = "rows are rejected: transaction=%s rows=%d rejects=%s: %s"
+        logger.warning(text, record.id, count, record.rejects, rows)
 
     def _note_journals(self, record: TransactionRecord, receipts: Receipts) -> None:
         """Put the journals on record that did not tell their ids before the batch."""

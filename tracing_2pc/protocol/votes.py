@@ -35,12 +35,16 @@ def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
     job writes them; so a lost receipt is noticed. For an empty batch, too, each has
     voted: read_only.
 
+    The participant that keeps rejected rows has voted about each branch that others
+    have voted about, once: routes share none of theirs, and all share it.
+
     Raises:
         ContractError: a vote is missing, is a vote to abort, or comes from a
             participant that is not on record; or one has two receipts for a partition.
     """
     partitions: set[tuple[str, int]] = set()
     voters: dict[BranchId, set[str]] = defaultdict(set)
+    keeping: set[BranchId] = set()
     for receipt in receipts:
         name = receipt.participant
         if name not in record.participants:
@@ -48,6 +52,12 @@ def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
         if receipt.vote not in (Vote.COMMIT, Vote.READ_ONLY):
             raise refuse_receipt(record, receipt, f"{name} voted {receipt.vote}")
         partition = (name, receipt.branch.partition)
+        if name == record.rejects:
+            if receipt.branch in keeping:
+                why = f"{name} has two receipts for it"
+                raise refuse_receipt(record, receipt, why)
+            keeping.add(receipt.branch)
+            continue
         if partition in partitions:
             # Twins of one task: committing both would write its rows twice.
             why = f"{name} has two receipts for its partition"
@@ -55,12 +65,18 @@ def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
         partitions.add(partition)
         voters[receipt.branch].add(name)
     _check_nobody_is_missing(record, voters)
+    if record.rejects and (alone := sorted(voters.keys() ^ keeping)):
+        missing = {record.rejects}
+        if alone[0] not in voters:
+            missing = set(record.participants) - missing
+        raise _no_vote(record, missing, f" about branch {alone[0]}")
 
 
 def _check_nobody_is_missing(
     record: TransactionRecord, voters: dict[BranchId, set[str]]
 ) -> None:
-    together: dict[str, set[str]] = {name: set() for name in record.participants}
+    writers = (name for name in record.participants if name != record.rejects)
+    together: dict[str, set[str]] = {name: set() for name in writers}
     for names in voters.values():
         for name in names:
             together[name] |= names

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
@@ -20,6 +21,7 @@ from tracing_2pc.core.errors import (
     ParticipantNotToldError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
+    RejectedRowsError,
 )
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.log_reader import LogReader, TransactionFilter
@@ -30,6 +32,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
     branch_receipts,
+    count_rejected,
     count_rows,
 )
 from tracing_2pc.core.ports import (
@@ -51,6 +54,17 @@ from tracing_2pc.tracing.spans import span
 logger = logging.getLogger(__name__)
 
 Sink = TwoPhaseCommitSink | DistributedSink
+
+
+@runtime_checkable
+class BranchWriter(Protocol):
+    """A sink that runs the task's half of the protocol itself: see `write_branch`."""
+
+    def write_branch(
+        self, context: BranchContext, batches: Iterable[Any]
+    ) -> tuple[Receipt, ...]:
+        """Write the rows of one partition; return the vote of each participant."""
+
 
 _NO_HANDLE: Final = "the log has no handle of what was not decided commit"
 
@@ -300,6 +314,10 @@ class Branch:
 
     def write(self, batch: Any) -> None:
         """Write an Arrow batch, whole or record by record."""
+        with self._naming():
+            self._write(batch)
+
+    def _write(self, batch: Any) -> None:
         self._rows += batch.num_rows
         if find_method(self._sink, "invoke_batch"):
             self._sink.invoke_batch(self._handle, batch)  # type: ignore[union-attr]
@@ -307,8 +325,17 @@ class Branch:
         for record in batch.to_pylist():
             self._sink.invoke(self._handle, record)  # type: ignore[union-attr]
 
+    @property
+    def is_last_to_ask(self) -> bool:
+        """Whether others are not asked once it rejects rows."""
+        return self._context.rejects_at_most is None or self._context.rewrite > 0
+
     def prepare(self) -> tuple[Receipt, ...]:
         """Make it durable; return each participant's vote. Raising votes abort."""
+        with self._naming():
+            return self._prepare()
+
+    def _prepare(self) -> tuple[Receipt, ...]:
         if isinstance(self._sink, DistributedSink):
             return tuple(self._sink.pre_commit(self._handle))
         # A sink that is not typed may return anything.
@@ -322,6 +349,27 @@ class Branch:
         votes = dict.fromkeys(self._context.participants, Vote.COMMIT)
         handle = _plain(self._sink, self._handle)
         return branch_receipts(self._context.branch, self._rows, "", votes, handle)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Name the participant that rejects rows, where a sink has not done so."""
+        try:
+            yield
+        except RejectedRowsError as error:
+            numbers = [rejected.row for rejected in error.rows]
+            if not numbers or not 0 <= min(numbers) <= max(numbers) < self._rows:
+                raise ContractError(
+                    f"{type(self._sink).__name__} rejects rows {numbers[:9]} of "
+                    f"{self._rows}: number at least one as it was given for this "
+                    "branch, from 0"
+                ) from error
+            name = self._context.participants[0]
+            error.rows = tuple(
+                r if r.participant else dataclasses.replace(r, participant=name)
+                for r in error.rows
+            )
+            error.participant = error.participant or error.rows[0].participant
+            raise
 
     def abort(self) -> None:
         """Drop what the task could not finish; log what that raises."""
@@ -344,6 +392,8 @@ def write_branch(
     reach it. When anything raises, the branch is aborted, and the error goes on: it is
     the vote. Of a `ConfigurationError` it says that it comes at each try.
     """
+    if isinstance(sink, BranchWriter):
+        return sink.write_branch(context, batches)
     branch: Branch | None = None
     try:
         rows = (batch for batch in batches if batch.num_rows)
@@ -378,7 +428,10 @@ def write_traced_branch(
     ids["tpc.branch"] = str(context.branch)
     with span(names.BRANCH, carrier=context.carrier, attributes=ids) as open_span:
         receipts = write_branch(sink, context, batches)
-        open_span.set("tpc.rows", count_rows(receipts))
+        rejects = getattr(sink, "rejects", None)
+        open_span.set("tpc.rows", count_rows(receipts, rejects))
+        if rejected := count_rejected(receipts, rejects):
+            open_span.set("tpc.rows.rejected", rejected)
     return receipts
 
 

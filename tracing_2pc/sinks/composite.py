@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.model import BranchContext, Receipt
+from tracing_2pc.core.errors import ConfigurationError, RejectedRowsError
+from tracing_2pc.core.model import BranchContext, Receipt, RejectedRow
 from tracing_2pc.core.ports import DistributedSink, Participant
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.sinks.base import Branch, Sink, participants_of
@@ -132,10 +132,25 @@ class CompositeSink:
     def pre_commit(self, handle: list[Branch]) -> list[Receipt]:
         """Make the branch durable at each member; return the vote of each participant.
 
+        Where its rows are written for the first time all members are asked, although
+        one rejects some of them: another may reject others.
+
         Raises:
+            RejectedRowsError: with the rows that members reject.
             Exception: of the first member that could not. The caller aborts then.
         """
-        return [receipt for branch in handle for receipt in branch.prepare()]
+        receipts: list[Receipt] = []
+        rejected: list[RejectedRow] = []
+        for branch in handle:
+            try:
+                receipts += branch.prepare()
+            except RejectedRowsError as error:
+                if branch.is_last_to_ask:
+                    raise
+                rejected += error.rows
+        if rejected:
+            raise RejectedRowsError(rejected, participant=rejected[0].participant)
+        return receipts
 
     def abort(self, handle: list[Branch]) -> None:
         """Drop the branch at each member that has begun it, whatever another raises."""

@@ -27,6 +27,7 @@ from tracing_2pc.sinks.participant_sink import (
     TracedParticipant,
     journals_of,
 )
+from tracing_2pc.sinks.rejecting import rejecting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,10 @@ class Job:
                 "no decision log: give log='sqlite:///state/decisions.db', or set "
                 "TPC_LOG"
             )
-        return cls(as_single_sink(sink), application, settings, replaces, links)
+        single = as_single_sink(sink)
+        if settings.rejects:
+            single = rejecting(single, settings.rejects, settings.rejects_at_most)
+        return cls(single, application, settings, replaces, links)
 
     def check(self) -> None:
         """Check the token and the addresses, and warn of what a sink cannot find.
@@ -121,4 +125,6 @@ class Job:
             stream,
             facts=facts or {},
             journals=partial(journals_of, services),
+            rejects=self.settings.rejects,
+            rejects_at_most=self.settings.rejects_at_most,
         )

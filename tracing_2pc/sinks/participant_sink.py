@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantError,
+    ParticipantRefusedError,
     ParticipantUnavailableError,
+    RejectedRowsError,
 )
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
@@ -22,6 +24,7 @@ from tracing_2pc.core.model import (
     Identity,
     JournalAt,
     Receipt,
+    RejectedRow,
     TransactionRecord,
     branch_receipts,
     find_misdirected,
@@ -135,9 +138,16 @@ class ParticipantSink:
         if name not in self._participants:
             known = ", ".join(sorted(self._participants))
             raise ConfigurationError(f"no participant {name!r} in the sink: {known}")
-        route = copy.copy(self)
-        route._participants = {name: self._participants[name]}
-        return route
+        return self._of([name])
+
+    def without(self, name: str) -> ParticipantSink:
+        """Return this sink for the other participants."""
+        return self._of([other for other in self._participants if other != name])
+
+    def _of(self, names: Collection[str]) -> ParticipantSink:
+        part = copy.copy(self)
+        part._participants = {name: self._participants[name] for name in names}
+        return part
 
     def begin(self, context: BranchContext) -> _Handle:
         """Open a branch. Nothing is sent until `pre_commit`."""
@@ -166,6 +176,7 @@ class ParticipantSink:
         asked for again with the same bytes, a few times.
 
         Raises:
+            RejectedRowsError: with the rows that participants reject.
             ParticipantRefusedError: somebody votes abort.
             ParticipantUnavailableError: no answer from somebody.
         """
@@ -175,10 +186,45 @@ class ParticipantSink:
         if handle.rows == 0:
             return read_only(context.branch, self._participants)
         handle.digest = handle.spool.digest
-        votes = ask_at_once(lambda p: _prepare(p, handle), self._participants)
+        if context.rejects_at_most is None:
+            votes = ask_at_once(lambda p: _prepare(p, handle), self._participants)
+        else:
+            votes = self._ask_for_rows(handle)
         handle.spool.close()
         failpoint("executor.after_first_prepare")
         return branch_receipts(context.branch, handle.rows, handle.digest, votes)
+
+    def _ask_for_rows(self, handle: _Handle) -> dict[str, Vote]:
+        """Ask for votes, and whoever refuses for the rows that it rejects.
+
+        What is written again goes to one after the other, in their order: of two tasks
+        with one key the same one is first everywhere.
+        """
+        votes: dict[str, Vote] = {}
+        rejected: list[RejectedRow] = []
+
+        def ask(participant: RemoteParticipant) -> Vote | tuple[RejectedRow, ...]:
+            try:
+                return _prepare_or_name(participant, handle)
+            except RejectedRowsError as error:
+                return error.rows
+
+        answers: dict[str, Vote | tuple[RejectedRow, ...]] = {}
+        if handle.context.rewrite:
+            for name, participant in self._participants.items():
+                answers[name] = ask(participant)
+                if not isinstance(answers[name], Vote):
+                    break
+        else:
+            answers = ask_at_once(ask, self._participants)
+        for name, answer in answers.items():
+            if isinstance(answer, Vote):
+                votes[name] = answer
+            else:
+                rejected += (dataclasses.replace(r, participant=name) for r in answer)
+        if rejected:
+            raise RejectedRowsError(rejected, participant=rejected[0].participant)
+        return votes
 
     def abort(self, handle: _Handle) -> None:
         """Drop a branch that its task could not finish; best effort.
@@ -295,7 +341,43 @@ def _journal(context: BranchContext, participant: RemoteParticipant) -> str | No
     return known.id if known else None
 
 
-def _prepare(participant: RemoteParticipant, handle: _Handle) -> Vote:
+_TRIES: Final = 4
+"""Times that a refusal is asked for its rows, while other tasks come and go."""
+
+
+def _prepare_or_name(participant: RemoteParticipant, handle: _Handle) -> Vote:
+    """Ask for a vote; where it is a refusal of the data, again for the rows.
+
+    Raises:
+        RejectedRowsError: it names them.
+        ParticipantRefusedError: it names none.
+    """
+    try:
+        return _prepare(participant, handle)
+    except ParticipantRefusedError as error:
+        if not is_of_data(error):
+            raise
+    for left in reversed(range(_TRIES)):
+        try:
+            return _prepare(participant, handle, handle.context.rejects_at_most)
+        except RejectedRowsError:
+            raise
+        except ParticipantRefusedError as error:
+            # What was in the way may be gone with an abort: then nothing is named.
+            if not left or not is_of_data(error):
+                raise
+    raise AssertionError
+
+
+def is_of_data(error: ParticipantRefusedError) -> bool:
+    """Say whether a refusal is about the rows, and not about their transaction."""
+    of_data = error.refusal in (Refusal.CONFLICT, Refusal.MALFORMED)
+    return of_data and error.state in (None, "", "unknown")
+
+
+def _prepare(
+    participant: RemoteParticipant, handle: _Handle, name_rows: int | None = None
+) -> Vote:
     """Ask again when the answer was lost; a refusal is an answer.
 
     *In progress* is waited for without end: the participant is alive and writes this
@@ -308,6 +390,8 @@ def _prepare(participant: RemoteParticipant, handle: _Handle) -> Vote:
     context, spool = handle.context, handle.spool
     retry = RetryPolicy(SystemClock(), base=0.5, cap=5.0, stopping=context.stopping)
     until = time.monotonic() + PREPARE_SECONDS
+    # Not given where it is not needed: a transport of one's own may lack it.
+    naming = {} if name_rows is None else {"name_rows": name_rows}
     silence: ParticipantUnavailableError | None = None
     for _ in retry.tries():
         try:
@@ -320,6 +404,7 @@ def _prepare(participant: RemoteParticipant, handle: _Handle) -> Vote:
                 length=spool.length,
                 digest=spool.digest,
                 journal=_journal(context, participant),
+                **naming,
             )
         except ParticipantUnavailableError as error:
             if error.refusal is not Refusal.IN_PROGRESS and time.monotonic() > until:

@@ -73,6 +73,8 @@ def write(
     on_pending: Literal["wait", "fail"] | None = None,
     settings: Settings | None = None,
     replaces: Collection[str] = (),
+    rejects: str | None = None,
+    rejects_at_most: int | None = None,
 ) -> bool:
     """Write rows everywhere or nowhere, without Spark; False if they were written.
 
@@ -106,6 +108,9 @@ def write(
             recover`. Default: the setting, which is `wait`.
         settings: default is what `Settings.load()` finds.
         replaces: as for `two_phase_commit`.
+        rejects: the participant that keeps the rows which others refuse, as for
+            `two_phase_commit`.
+        rejects_at_most: rows of a batch that may be rejected; more abort it.
 
     Raises:
         AbortedError: nothing was committed; call it again with the same batch.
@@ -119,8 +124,11 @@ def write(
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
         raise ConfigurationError(f"batch: {batch!r} is not a whole number from 0")
     chosen = settings or Settings.load()
-    chosen = dataclasses.replace(
-        chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
+    chosen = chosen.with_arguments(
+        log=log,
+        on_pending=on_pending,
+        rejects=rejects,
+        rejects_at_most=rejects_at_most,
     )
     job = Job.of(sink, application, chosen, replaces)
     batches = to_table(rows).to_batches(max_chunksize=_ROWS)
@@ -200,7 +208,7 @@ class _Script:
         except Exception as error:
             self.error, self.transaction = error, str(record.id)
             raise
-        self.rows = count_rows(receipts)
+        self.rows = count_rows(receipts, record.rejects)
         return receipts
 
     def _cancel(self, _: TransactionRecord) -> None:

@@ -69,6 +69,8 @@ def two_phase_commit(
     settings: Settings | None = None,
     replaces: Collection[str] = (),
     links: str | None = None,
+    rejects: str | None = None,
+    rejects_at_most: int | None = None,
 ) -> ForeachBatch:
     """Return a callback for `foreachBatch`: each batch lands everywhere or nowhere.
 
@@ -117,6 +119,14 @@ def two_phase_commit(
             partition by partition in the order of rows. They are stored with the
             decision, so whoever exports the root says the same; an abort has none.
             Several routes: it is read in those that keep the column.
+        rejects: the participant that keeps the rows which others refuse, in the same
+            transaction: each row of a committed batch is at all that it is for, or
+            there, once. It is given the columns `participant`, `reason`, `column`,
+            `transaction`, `partition` and `record`, and no route. What is refused
+            without naming rows aborts the batch as without it. Default: the setting
+            `rejects`; without one a refused row aborts its batch.
+        rejects_at_most: rows of a batch that may be rejected; more abort it. Default:
+            the setting `rejects_at_most`, 100.
 
     Raises:
         ConfigurationError: says what to change.
@@ -125,8 +135,11 @@ def two_phase_commit(
         DecisionLogError: the log cannot be reached.
     """
     chosen = settings or Settings.load()
-    chosen = dataclasses.replace(
-        chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
+    chosen = chosen.with_arguments(
+        log=log,
+        on_pending=on_pending,
+        rejects=rejects,
+        rejects_at_most=rejects_at_most,
     )
     job = Job.of(sink, application, chosen, replaces, links)
     check_pickles(job.sink)
@@ -328,7 +341,7 @@ class _Attempt:
                         transaction_id=str(record.id),
                     ) from error
                 raise
-        self.rows = count_rows(receipts)
+        self.rows = count_rows(receipts, record.rejects)
         return receipts
 
     def cancel(self, record: TransactionRecord) -> None:
@@ -343,7 +356,7 @@ class _Attempt:
             about = sink, record, route, self._stopping, self.job.links
             written = write_in_driver(df, *about)
         else:
-            written = write_partitions(df, sink, record, self.job.links)
+            written = write_partitions(df, sink, record, self.job.links, route)
         self.arrow_bytes += written.arrow_bytes
         return written.receipts
 
@@ -377,7 +390,8 @@ def _is_of_the_job(error: Exception) -> bool:
 def _check_routes(sink: Sink, routes: Mapping[str, Route]) -> None:
     if not isinstance(sink, ParticipantSink | CompositeSink):
         raise ConfigurationError("routes need a ParticipantSink, or several sinks")
-    wanted, given = set(sink.participants), set(routes)
+    wanted = set(sink.participants) - {getattr(sink, "rejects", None)}
+    given = set(routes)
     if wanted != given:
         raise ConfigurationError(
             f"routes must name every participant: missing {sorted(wanted - given)}, "

@@ -57,7 +57,11 @@ class Written(NamedTuple):
 
 
 def write_partitions(
-    df: DataFrame, sink: Sink, record: TransactionRecord, links: str | None = None
+    df: DataFrame,
+    sink: Sink,
+    record: TransactionRecord,
+    links: str | None = None,
+    route: int = 0,
 ) -> Written:
     """Write a DataFrame in one Spark job, each partition by a task.
 
@@ -71,8 +75,9 @@ def write_partitions(
             raise_if_unread(df.schema)
         raise
     # A DataFrame without partitions has no task that could vote.
+    no_task = BranchId(route, NO_TASK.task_attempt)
     receipts = read_receipts(row.receipt for row in rows) or read_only(
-        NO_TASK, participants_of(sink)
+        no_task, participants_of(sink)
     )
     return Written([*receipts], sum(row.arrow_bytes for row in rows))
 

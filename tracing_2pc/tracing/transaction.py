@@ -115,6 +115,8 @@ class OpenTelemetryTracing:
             "tpc.participants": len(record.participants),
             "tpc.rows": record.rows,
         }
+        if record.rejected:
+            attributes["tpc.rows.rejected"] = record.rejected
         if not late:
             attributes["tpc.decision"] = str(record.decision)
         error = "not decided in time" if late else None
@@ -161,6 +163,8 @@ class OpenTelemetryTracing:
         instruments.add("tpc.transactions", {"outcome": str(record.decision)})
         if record.cause is not None:
             instruments.add("tpc.aborts", {"cause": record.cause})
+        if record.rejected:
+            instruments.add("tpc.rows.rejected", {}, record.rejected)
 
     def record_answer(
         self, participant: str, decision: Decision, result: str, seconds: float

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import IO, Any, ClassVar, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -16,6 +17,7 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
+    RejectedRowsError,
 )
 from tracing_2pc.core.model import (
     BranchId,
@@ -72,6 +74,7 @@ class WireParticipant(abc.ABC):
         length: int,
         digest: str,
         journal: str | None = None,
+        name_rows: int | None = None,
     ) -> Vote:
         headers = {
             contract.TRANSACTION_HEADER: str(transaction),
@@ -81,11 +84,17 @@ class WireParticipant(abc.ABC):
             "Content-Type": content.ARROW,
             "Content-Length": str(length),
         }
+        if name_rows is not None:
+            headers[contract.NAME_ROWS_HEADER] = str(name_rows)
         with contextlib.closing(body()) as stream:
             answer = self._post("/prepare", stream, headers, transaction, journal)
         if (refused := _no_vote(answer, rows, digest)) is not None:
-            refusal = refusal_of(answer.status)
-            raise answer.request.error(ParticipantRefusedError, refused, refusal)
+            refusal, item = refusal_of(answer.status), contract.read_object(answer)
+            kind: Callable[..., ParticipantRefusedError] = ParticipantRefusedError
+            if rejected := name_rows and reading.read_rejected(item, rows):
+                kind = partial(RejectedRowsError, rejected)
+            state = (item or {}).get("state")
+            raise answer.request.error(kind, refused, refusal, state)
         return Vote.COMMIT
 
     def commit(self, record: TransactionRecord) -> None:

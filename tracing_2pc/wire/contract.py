@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tracing_2pc.core.errors import (
@@ -25,6 +25,7 @@ JOURNAL_HEADER: Final = "Tpc-Journal"
 TRANSACTION_HEADER: Final = "Tpc-Transaction-Id"
 BRANCH_HEADER: Final = "Tpc-Branch"
 ROWS_HEADER: Final = "Tpc-Rows"
+NAME_ROWS_HEADER: Final = "Tpc-Name-Rows"
 DIGEST_HEADER: Final = "Content-Digest"
 
 JSON: Final = "application/json"
@@ -119,7 +120,7 @@ class Request(NamedTuple):
 
     def error(
         self,
-        kind: type[ErrorT],
+        kind: Callable[..., ErrorT],
         message: str,
         refusal: Refusal | None = None,
         state: str | None = None,
@@ -204,10 +205,10 @@ def refusal_of_prepare(answer: Answer) -> str | None:
 def reason_of(answer: Answer) -> str:
     """Return what a problem document says, as it may stand in a message."""
     item = read_object(answer) or {}
-    return _printable(item.get("detail") or item.get("title"), 300) or "no reason given"
+    return printable(item.get("detail") or item.get("title"), 300) or "no reason given"
 
 
-def _printable(text: object, longest: int) -> str:
+def printable(text: object, longest: int) -> str:
     """Bound a foreign text, as it may stand in a message, a log line, a database."""
     return _bounded(without_secrets(str(text or "")), longest)
 

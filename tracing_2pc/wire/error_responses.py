@@ -83,6 +83,14 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word
         }
 
 
+def contract_rows(error: RefusalError) -> list[dict[str, Any]]:
+    """Return the rejected rows that a refusal names, as the contract has them."""
+    return [
+        {"row": r.row, "column": r.column, "reason": r.reason, "is_peers": r.is_peers}
+        for r in error.rows
+    ]
+
+
 def problem_of(error: Exception) -> Problem:
     """Translate what a view raised; the log says what the answer must not give away."""
     if isinstance(error, Problem):
@@ -93,6 +101,7 @@ def problem_of(error: Exception) -> Problem:
             str(error),
             state=error.state,
             transaction_id=error.transaction_id,
+            rejected_rows=contract_rows(error) or None,
         )
     # Not at the top of the file: a client and the watcher need neither.
     import sqlalchemy as sa

@@ -21,6 +21,7 @@ from tracing_2pc.core.model import (
     Listing,
     QuarantinedRequest,
     QuarantineListing,
+    RejectedRow,
     RequestKey,
     Shown,
     TransactionId,
@@ -34,6 +35,7 @@ from tracing_2pc.core.states import (
     RelayTrouble,
     RequestState,
 )
+from tracing_2pc.wire.contract import printable
 
 PAGE: Final = 500  # branches on a page, at most: a participant bounds it in bytes, too
 
@@ -64,6 +66,23 @@ def _page(answer: object, of: str) -> tuple[dict[str, Any], list[Any], str | Non
     if len(listed := _typed(item.get(of), list)) > PAGE:
         raise ValueError(of)
     return item, listed, following
+
+
+def read_rejected(answer: object, rows: int) -> tuple[RejectedRow, ...]:
+    """Read the rejected rows that a refusal names, of so many; none if it is none."""
+    listed = answer.get("rejected_rows") if isinstance(answer, dict) else None
+    with contextlib.suppress(ValueError):
+        read = [_rejected(item, rows) for item in _typed(listed, list)]
+        return tuple({rejected.row: rejected for rejected in read}.values())
+    return ()
+
+
+def _rejected(item: object, rows: int) -> RejectedRow:
+    fields = _typed(item, dict)
+    if not 0 <= (row := _typed(fields.get("row"), int)) < rows:
+        raise ValueError("row")
+    column, reason = (printable(fields.get(n), 200) for n in ("column", "reason"))
+    return RejectedRow(row, column, reason, is_peers=fields.get("is_peers") is True)
 
 
 class WhoAmI(NamedTuple):

@@ -279,7 +279,7 @@ class ColumnTable:
             why = str(error) if isinstance(error, ChangedError) else ""
             why = f" ({why})" if why else ""
             detail = f"a value would not come back as it was sent{why}: {pair}"
-            raise MalformedError(detail) from None
+            raise MalformedError(detail, field.name) from None
         return as_text(column) if dialect.name == "postgresql" else column
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
@@ -17,6 +18,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload, ViolatedError
 from tracing_2pc.participant.journal.database import Database, Records, TableGoneError
+from tracing_2pc.participant.resources.rejected_rows import RejectedRows
 from tracing_2pc.store.engines.database import PLACE, describe_error, refuse_not_now
 from tracing_2pc.tracing.spans import database_span
 
@@ -62,26 +64,61 @@ class RecordTable(Protocol):
 
 @contextlib.contextmanager
 def open_load(
-    table: RecordTable, upload: BranchUpload, *, will_be_prepared: bool = False
+    table: RecordTable,
+    upload: BranchUpload,
+    *,
+    will_be_prepared: bool = False,
+    hidden: sa.Select[Any] | None = None,
 ) -> Iterator[tuple[Connection, int]]:
     """Open the durable transaction that holds all of an upload's records, verified.
 
     It yields their tag, too, which it draws if the upload has none. If it
-    `will_be_prepared`, it is left open.
+    `will_be_prepared`, it is left open. If a refusal is to name rows, they are looked
+    for: `hidden` selects the tags of those that no reader sees.
 
     Raises:
         RefusalError: they are not what was announced, or the table refuses them.
         UnderWayError: another request writes the same branch.
         ViolatedError: a constraint or trigger of the table refuses one of them.
     """
+    database = upload.journal.database
+    named = upload.name_rows > 0
+    with database.spool(upload.body) if named else table.receive(upload) as source:
+        is_written = False
+        try:
+            opened = _opened(table, upload, source, will_be_prepared=will_be_prepared)
+            with opened as (connection, tag):
+                is_written = True
+                yield connection, tag
+        except (RefusalError, ViolatedError) as error:
+            if is_written or not named or not _is_of_data(error):
+                raise
+            search = RejectedRows(table, upload, hidden)
+            with _refusing(table, database):
+                rows = search.find(source)
+            if not rows:
+                raise
+            raise ViolatedError(str(error), rows) from None
+
+
+def _is_of_data(error: RefusalError | ViolatedError) -> bool:
+    """Whether records may be to blame."""
+    if isinstance(error, ViolatedError):
+        return True
+    return error.refusal in (Refusal.CONFLICT, Refusal.MALFORMED)
+
+
+@contextlib.contextmanager
+def _opened(
+    table: RecordTable, upload: BranchUpload, source: Source, *, will_be_prepared: bool
+) -> Iterator[tuple[Connection, int]]:
     journal, database = upload.journal, upload.journal.database
+    arriving = table.arriving(source, upload)
+    # Before the transaction: the server ends one that waits for a slow client. Once
+    # COPY has begun it may take its time.
+    first = list(itertools.islice(arriving.batches, 1))
+    arriving = arriving._replace(batches=itertools.chain(first, arriving.batches))
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(table.receive(upload))
-        arriving = table.arriving(source, upload)
-        # Before the transaction: the server ends one that waits for a slow client. Once
-        # COPY has begun it may take its time.
-        first = list(itertools.islice(arriving.batches, 1))
-        arriving = arriving._replace(batches=itertools.chain(first, arriving.batches))
         with _refusing(table, database):
             locked = None if arriving.schema is None else table.name
             wanted = str(upload.tag) if upload.tag else journal.statements.next_tag

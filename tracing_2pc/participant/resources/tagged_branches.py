@@ -82,7 +82,8 @@ class TaggedBranches(BranchStore):
     def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Write the rows, hidden, and the journal's row, in one durable transaction."""
         database = self.journal.database
-        with open_load(self._table, upload) as (connection, tag):
+        hidden = sa.select(self._hidden.c.tag)
+        with open_load(self._table, upload, hidden=hidden) as (connection, tag):
             database.shared_lock(connection, upload.transaction.application)
             if (answer := add(connection, tag)) is not None:
                 connection.rollback()

@@ -128,6 +128,7 @@ class SqlDecisionLog(SqlLogReader):
                 own_sinks=frozenset(opening.own_sinks),
                 previous=status.carrier.get("traceparent") if opening.carrier else None,
                 journals=rules.journals_of(status, opening),
+                rejects=opening.rejects,
                 **opening.facts,
             )
             change.add(opened)

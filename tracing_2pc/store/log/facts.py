@@ -126,6 +126,10 @@ def journals_from_json(text: str | None) -> dict[str, JournalAt]:
     return {name: JournalAt(*journal) for name, journal in items}
 
 
+def _stored_rejected(record: TransactionRecord) -> int | None:
+    return record.rejected if record.rejects and record.decision else None
+
+
 def _rows(stored: int | None) -> int:
     return stored or 0
 
@@ -161,6 +165,8 @@ def checksum_of(record: TransactionRecord) -> str:
     launch += [record.launch_repository, record.launch_builder]
     if any(launch):
         read["launch"] = launch
+    if record.rejects:
+        read["rejects"] = record.rejects
     return hashlib.sha256(canonical(read).encode()).hexdigest()
 
 
@@ -190,6 +196,9 @@ FACTS: Final = (
     # Contexts that its rows came with, as JSON.
     _maybe("links", sa.Text(), _stored_links, _contexts),
     _maybe("rows", sa.BigInteger(), lambda r: r.rows if r.decision else None, _rows),
+    # The participant for rows that others refuse, and how many they were.
+    _maybe("rejects", sa.Text(), changes=False),
+    _maybe("rejected", sa.BigInteger(), _stored_rejected, _rows),
     _maybe("cause", sa.Text()),  # of an abort
     _maybe("detail", sa.Text(), foreign=True),
     # Why it was quarantined, if it ever was.

@@ -19,6 +19,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
     carrier_from_json,
+    count_rejected,
     count_rows,
 )
 from tracing_2pc.core.states import (
@@ -220,7 +221,8 @@ class Change:
             decision=decision,
             decided=self._now(),
             receipts=kept,
-            rows=count_rows(kept),
+            rows=count_rows(kept, record.rejects),
+            rejected=count_rejected(kept, record.rejects),
             cause=cause if decision is Decision.ABORT else None,
             detail=detail if decision is Decision.ABORT else None,
             links=tuple(links.values())[:MOST_LINKS],

@@ -1,0 +1,428 @@
+"""Rows that somebody refuses are rejected, in the same transaction; the others land."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.branches import Branch, records
+from support.texts import texts
+
+from tracing_2pc import FileSink, ParticipantSink, TableSink, write
+from tracing_2pc.core.errors import (
+    AbortedError,
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+    RejectedRowsError,
+)
+from tracing_2pc.core.model import BranchId, RejectedRow, TransactionId
+from tracing_2pc.core.remote_participant import open_participant
+from tracing_2pc.core.states import Refusal, Vote
+from tracing_2pc.embedded.addresses import with_options
+from tracing_2pc.store import open_log
+
+TEXTS = texts("rejects")
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass
+class World:
+    """Two tables, a folder and a table of rejects, on one database."""
+
+    url: str
+    folder: Path
+    has_into: bool = False
+
+    @property
+    def log(self) -> str:
+        return f"sqlite:///{self.folder}/log.db"
+
+    def sinks(self, *more: Any) -> list[Any]:
+        ledger = TableSink(self.url, "ledger")
+        if self.has_into:
+            place = with_options(self.url, {"into": "ledger"})
+            ledger = ParticipantSink({"ledger": place}, token=None)
+        return [
+            ledger,
+            FileSink(self.folder / "out"),
+            TableSink(self.url, "rejected"),
+            *more,
+        ]
+
+    def write(self, rows: list[Row] | pa.Table, batch: int = 0, **more: Any) -> bool:
+        about = {"application": "orders", "log": self.log, "rejects": "rejected"}
+        sinks = more.pop("sinks", None) or self.sinks()
+        return write(sinks, rows, batch=batch, **about | more)
+
+    def run(self, statement: str) -> list[Any]:
+        engine = sa.create_engine(
+            self.url.replace("postgresql:", "postgresql+psycopg:")
+        )
+        with engine.begin() as connection:
+            found = connection.exec_driver_sql(statement)
+            rows = found.all() if found.returns_rows else []
+        engine.dispose()
+        return rows
+
+    def table(self, columns: str, name: str = "ledger") -> None:
+        """Make the table that a participant finds."""
+        if self.has_into and name == "ledger":
+            self.run(f"CREATE TABLE {name} ({columns.replace('; ', ', ')})")
+            return
+        tag = "tpc_tag bigint NOT NULL DEFAULT 0"
+        columns, *last = columns.split("; ")
+        self.run(f"CREATE TABLE {name}_tpc ({', '.join([columns, tag, *last])})")
+
+    def ids(self) -> list[int]:
+        return [id_ for (id_,) in self.run("SELECT id FROM ledger ORDER BY id")]
+
+    def filed(self) -> list[int]:
+        files = [*(self.folder / "out").rglob("*.parquet")]
+        parts = [pq.ParquetFile(file).read()["id"].to_pylist() for file in files]
+        return sorted(id_ for part in parts for id_ in part)
+
+    def rejected(self) -> list[tuple[str, str, int]]:
+        """Return who rejected each row, which column, and the row's id."""
+        with contextlib.suppress(sa.exc.DBAPIError):
+            found = self.run('SELECT participant, "column", record FROM rejected')
+            return sorted(
+                (who, column, json.loads(r)["id"]) for who, column, r in found
+            )
+        return []
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "into"])
+def world(request, tmp_path) -> World:
+    if request.param == "sqlite":
+        return World(f"sqlite:///{tmp_path}/rows.db", tmp_path)
+    url = request.getfixturevalue("postgres_database")
+    return World(url, tmp_path, has_into=request.param == "into")
+
+
+@pytest.fixture
+def sqlite(tmp_path) -> World:
+    return World(f"sqlite:///{tmp_path}/rows.db", tmp_path)
+
+
+def orders(*ids: int, **more: Any) -> list[Row]:
+    return [{"id": id_, "amount": id_ * 10, **more} for id_ in ids]
+
+
+REFUSED = {
+    "CHECK": ("id bigint, amount bigint CHECK (amount < 30)", "amount"),
+    "NOT NULL": ("id bigint, amount bigint NOT NULL", "amount"),
+    "UNIQUE": ("id bigint, amount bigint; UNIQUE (amount)", "amount"),
+    "FOREIGN KEY": (
+        "id bigint, amount bigint; FOREIGN KEY (amount) REFERENCES amounts (amount)",
+        "amount",
+    ),
+    "value": ("id bigint, amount smallint", "amount"),
+}
+
+
+@pytest.mark.parametrize("constraint", REFUSED)
+def test_a_row_that_is_refused_goes_to_rejects(world, constraint):
+    """With who refused it and why; the others land at all, in the same transaction."""
+    columns, column = REFUSED[constraint]
+    world.run("CREATE TABLE amounts (amount bigint PRIMARY KEY)")
+    world.run("INSERT INTO amounts VALUES (10), (20), (40)")
+    if "FOREIGN" in columns and world.url.startswith("sqlite"):
+        pytest.skip("SQLite checks no foreign keys unless each session asks for it")
+    world.table(columns)
+    bad = {"NOT NULL": None, "UNIQUE": 20, "value": 1 << 40}.get(constraint, 30)
+    if constraint == "value" and world.url.startswith("sqlite"):
+        pytest.skip("SQLite has no short integers")
+    rows = orders(1, 2, 3, 4)
+    rows[2]["amount"] = bad
+    if constraint == "CHECK":
+        rows[3]["amount"] = 0
+    assert world.write(rows)
+    assert world.ids() == world.filed() == [1, 2, 4]
+    ((who, about, id_),) = world.rejected()
+    assert (who, id_) == ("ledger", 3)
+    assert about in (column, "")  # SQLite names none of a CHECK
+    ((reason, record),) = world.run("SELECT reason, record FROM rejected")
+    assert constraint in reason or constraint == "value"
+    assert json.loads(record) == rows[2]
+    with contextlib.closing(open_log(world.log)) as log:
+        on_record = log.read(TransactionId("orders", 0, 1))
+    assert (on_record.rejects, on_record.rejected, on_record.rows) == ("rejected", 1, 3)
+
+
+def test_a_batch_with_no_row_left_lands_all_the_same(world):
+    """All of its rows are rejected, and the next batch is not held up."""
+    world.table("id bigint CHECK (id > 9), amount bigint")
+    assert world.write(orders(1, 2))
+    assert world.write(orders(10), 1)
+    assert world.ids() == world.filed() == [10]
+    assert world.rejected() == [("ledger", at, i) for at in ["id"] for i in (1, 2)] or (
+        [id_ for *_, id_ in world.rejected()] == [1, 2]
+    )
+
+
+def test_a_replay_rejects_nothing_again(world):
+    """A batch that is committed is written neither here nor there."""
+    world.table("id bigint CHECK (id <> 2), amount bigint")
+    assert world.write(orders(1, 2, 3))
+    assert not world.write(orders(1, 2, 3))
+    assert world.ids() == [1, 3]
+    assert [id_ for *_, id_ in world.rejected()] == [2]
+
+
+def test_nothing_is_rejected_where_nobody_asked_for_it(world):
+    """Without `rejects` a refused row aborts its batch, as ever."""
+    world.table("id bigint CHECK (id <> 2), amount bigint")
+    sinks = world.sinks()[:2]
+    with pytest.raises(AbortedError, match=TEXTS["at each try"]):
+        world.write(orders(1, 2), sinks=sinks, rejects=None)
+    assert world.ids() == world.filed() == []
+
+
+def test_a_column_that_is_not_there_rejects_no_row(world):
+    """A fault of the schema would empty the table while all is green."""
+    world.table("id bigint, amount bigint")
+    with pytest.raises(AbortedError):
+        world.write(orders(1, 2, more="x"))
+    assert world.ids() == world.filed() == world.rejected() == []
+
+
+def test_too_many_rejected_rows_abort_the_batch(world):
+    """The first of them are named, by number and not by value."""
+    world.table("id bigint, amount bigint CHECK (amount < 777)")
+    rows = [{"id": n, "amount": 12_345_000 + n} for n in range(5)]
+    with pytest.raises(AbortedError) as refused:
+        world.write([*orders(7), *rows], rejects_at_most=2)
+    assert TEXTS["too many"] in str(refused.value)
+    assert "row 1: ledger" in str(refused.value)
+    assert "12345" not in str(refused.value)
+    assert world.ids() == world.filed() == world.rejected() == []
+
+
+def test_where_rejects_refuses_the_batch_aborts(world):
+    """A row that nobody keeps is not lost: nothing is written."""
+    world.table("id bigint CHECK (id <> 2), amount bigint")
+    world.table("participant text CHECK (participant = 'x')", "rejected")
+    with pytest.raises(AbortedError, match="rejected"):
+        world.write(orders(1, 2))
+    assert world.ids() == world.filed() == []
+
+
+def test_rejects_must_be_a_participant(sqlite):
+    """And not the only one."""
+    for rejects, sinks in (
+        ("nobody", sqlite.sinks()),
+        ("rejected", sqlite.sinks()[2:]),
+    ):
+        with pytest.raises(ConfigurationError, match="name one of the participants"):
+            sqlite.write(orders(1), rejects=rejects, sinks=sinks)
+
+
+def test_rejects_in_the_settings(sqlite, monkeypatch):
+    """As every setting it may come from the environment."""
+    monkeypatch.setenv("TPC_REJECTS", "rejected")
+    sqlite.table("id bigint CHECK (id <> 2), amount bigint")
+    assert sqlite.write(orders(1, 2, 3), rejects=None)
+    assert [id_ for *_, id_ in sqlite.rejected()] == [2]
+
+
+def test_values_are_kept_as_they_were_sent(sqlite):
+    """Of each type, in a form that is read back to the same value."""
+    sqlite.table("id bigint CHECK (id <> 1), d date, n float, b blob, t text")
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "d": pa.array([19_000, 1], pa.date32()),
+            "n": [float("nan"), 1.5],
+            "b": [b"\x00\xff", b""],
+            "t": ['ü\n"', None],
+        }
+    )
+    ledger, _, rejected = sqlite.sinks()
+    assert sqlite.write(table, sinks=[ledger, rejected])
+    ((record,),) = sqlite.run("SELECT record FROM rejected")
+    assert json.loads(record) == {
+        "id": 1,
+        "d": "2022-01-08",
+        "n": "NaN",
+        "b": "AP8=",
+        "t": 'ü\n"',
+    }
+
+
+@dataclasses.dataclass
+class Picky:
+    """A sink of the user's own that rejects some ids, at one phase or the other."""
+
+    rejects: frozenset[int]
+    at_once: bool = False
+    name: str = "picky"
+    kept: list[int] = dataclasses.field(default_factory=list)
+
+    def begin(self, context: Any) -> dict[str, list[int]]:
+        return {"ids": []}
+
+    def invoke(self, handle: Any, record: Row) -> None:
+        handle["ids"].append(record["id"])
+        if self.at_once:
+            self.refuse(handle["ids"])
+
+    def refuse(self, ids: list[int]) -> None:
+        rows = [
+            RejectedRow(n, "id", "odd") for n, i in enumerate(ids) if i in self.rejects
+        ]
+        if rows:
+            raise RejectedRowsError(rows)
+
+    def pre_commit(self, handle: Any) -> None:
+        self.refuse(handle["ids"])
+
+    def commit(self, handle: Any) -> None:
+        self.kept += handle["ids"]
+
+    def abort(self, handle: Any) -> None: ...
+
+    def abort_transaction(self, transaction_id: str, keep: Any) -> None: ...
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_sink_of_ones_own_rejects_rows(sqlite, at_once):
+    """By its number among those that it was given, in `invoke` or `pre_commit`."""
+    sqlite.table("id bigint CHECK (id <> 2), amount bigint")
+    picky = Picky(frozenset({1, 4}), at_once)
+    assert sqlite.write(orders(1, 2, 3, 4, 5), sinks=sqlite.sinks(picky))
+    assert sqlite.ids() == sqlite.filed() == picky.kept == [3, 5]
+    assert [(who, id_) for who, _, id_ in sqlite.rejected()] == [
+        ("ledger", 2),
+        ("picky", 1),
+        ("picky", 4),
+    ]
+
+
+def test_without_rejects_its_rows_are_a_vote_to_abort(sqlite):
+    """Which names them."""
+    with pytest.raises(AbortedError, match="row 0: id: odd"):
+        sqlite.write(orders(1), sinks=[Picky(frozenset({1}))], rejects=None)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 40), max_size=30),
+    st.sets(st.integers(0, 40)),
+    st.sets(st.integers(0, 40)),
+)
+def test_each_row_is_everywhere_or_rejected(tmp_path_factory, ids, here, there):
+    """Whichever rows whichever participants refuse."""
+    world = World("", tmp_path_factory.mktemp("rows"))
+    world.url = f"sqlite:///{world.folder}/rows.db"
+    bad = ", ".join(map(str, [*here, -1]))
+    world.table(f"id bigint CHECK (id NOT IN ({bad})), amount bigint")
+    picky = Picky(frozenset(there))
+    assert world.write(orders(*ids), sinks=world.sinks(picky))
+    left = [id_ for id_ in ids if id_ not in here | there]
+    kept = [id_ for *_, id_ in world.rejected()]
+    assert sorted(picky.kept) == sorted(left)
+    assert (world.filed(), sorted([*left, *kept])) == (sorted(left), sorted(ids))
+    if left:
+        assert world.ids() == sorted(left)
+
+
+# --- a participant names rows ---------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Ledger:
+    """A participant with a unique column, as tasks of several transactions ask it."""
+
+    world: World
+
+    def __post_init__(self) -> None:
+        self.world.table("id bigint, amount bigint; UNIQUE (id)")
+        url = with_options(self.world.url, {"table": "ledger"})
+        self.participant = open_participant("ledger", url, None, 5.0)
+        self.participant.set_up()  # type: ignore[attr-defined]
+
+    def prepare(
+        self, transaction: str, branch: Branch, name_rows: int | None = 9
+    ) -> Vote:
+        return self.participant.prepare(
+            TransactionId.parse(transaction),
+            BranchId.parse(branch.branch),
+            lambda: io.BytesIO(branch.body),
+            rows=branch.rows,
+            length=len(branch.body),
+            digest=branch.digest,
+            name_rows=name_rows,
+        )
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger(request, tmp_path) -> Ledger:
+    url = f"sqlite:///{tmp_path}/rows.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    return Ledger(World(url, tmp_path))
+
+
+def ids(*numbers: int, branch: str = "0.1") -> Branch:
+    return records(branch, id=[*numbers], amount=[*numbers])
+
+
+def test_of_two_equal_rows_the_first_is_kept(ledger):
+    """And no more rows are named than one above what is asked for."""
+    with pytest.raises(RejectedRowsError) as refused:
+        ledger.prepare("orders.1.1", ids(1, 2, 1, 2, 1), 1)
+    assert [r.row for r in refused.value.rows] == [2, 3]
+    assert ledger.prepare("orders.1.1", ids(1, 2, branch="0.2")) is Vote.COMMIT
+
+
+def test_a_row_in_doubt_of_another_transaction_rejects_none(ledger):
+    """It may be aborted: the answer is *not now*, and nothing is rejected for it."""
+    ledger.prepare("other.1.1", ids(1))
+    with pytest.raises(ParticipantUnavailableError):
+        ledger.prepare("orders.1.1", ids(1, 2))
+
+
+def test_an_earlier_try_of_the_task_rejects_none(ledger):
+    """Nor does its twin: one of them is named by the commit, the other dropped."""
+    ledger.prepare("orders.1.1", ids(1))
+    with pytest.raises(ParticipantRefusedError) as refused:
+        ledger.prepare("orders.1.1", ids(1, 2, branch="0.2"))
+    assert not isinstance(refused.value, RejectedRowsError)
+    assert refused.value.refusal is Refusal.CONFLICT
+
+
+def test_a_row_of_another_task_is_named_as_its_peers(ledger):
+    """It is there to stay, if the transaction commits."""
+    ledger.prepare("orders.1.1", ids(1))
+    with pytest.raises(RejectedRowsError) as refused:
+        ledger.prepare("orders.1.1", ids(1, 2, branch="1.2"))
+    (row,) = refused.value.rows
+    assert (row.row, row.is_peers) == (0, True)
+
+
+def test_rows_of_an_aborted_branch_reject_none(ledger):
+    """They are deleted, or are about to be."""
+    ledger.prepare("orders.1.1", ids(1))
+    ledger.participant.abort_branch(
+        TransactionId.parse("orders.1.1"), BranchId(0, 1), ids(1).digest
+    )
+    with contextlib.suppress(ParticipantUnavailableError):
+        assert ledger.prepare("orders.1.1", ids(1, branch="0.2")) is Vote.COMMIT
+    assert ledger.prepare("orders.1.1", ids(1, branch="0.2")) is Vote.COMMIT
+
+
+def test_a_prepare_is_answered_again_with_the_vote(ledger):
+    """A second request for the same branch rejects nothing of the first one."""
+    for name_rows in (None, 9):
+        assert ledger.prepare("orders.1.1", ids(1), name_rows) is Vote.COMMIT

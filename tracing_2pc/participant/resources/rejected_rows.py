@@ -1,0 +1,279 @@
+"""Which of a branch's rows a table cannot keep: found by trying, and rolled back.
+
+Blocks of rows are written under savepoints, as an upload of their own each, in one
+transaction that ends in a rollback. Where a block is refused the row that COPY names is
+tried alone, which is a hint only (a text has many lines); without a hint the block is
+halved. The good rows stay until the end, so of two that exclude each other the first is
+kept, and what a foreign key refused is tried again when all others are there.
+
+Only what is wrong with a row names one: a value that a column cannot hold, a
+constraint. What is wrong with the table (a column that is missing or has another type,
+a trigger, a right, a lock) is raised before any row is tried, or ends the search.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.core import content
+from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.model import RejectedRow
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.participant.body import Source
+from tracing_2pc.participant.branch_store import BranchUpload
+from tracing_2pc.participant.journal.database import Database
+
+if TYPE_CHECKING:
+    from tracing_2pc.participant.resources.loader import RecordTable
+
+BLOCK: Final = 1_000
+"""Rows that are tried together: those that are written again for one that is refused.
+"""
+
+_KINDS: Final = {
+    "23502": "NOT NULL",
+    "23503": "FOREIGN KEY",
+    "23505": "UNIQUE",
+    "23514": "CHECK",
+    "23P01": "EXCLUDE",
+}
+_LATE: Final = "FOREIGN KEY"
+_ONE_OF_TWO: Final = frozenset({"UNIQUE", "EXCLUDE"})
+"""Kinds that refuse a row because of another one."""
+
+_COLUMNS_OF: Final = sa.text(
+    "SELECT attname FROM pg_constraint c JOIN pg_attribute a "
+    "ON attrelid = conrelid AND attnum = ANY (conkey) "
+    "WHERE conrelid = to_regclass(:name) AND conname = :constraint ORDER BY attnum"
+)
+
+_LINE: Final = re.compile(r"^COPY [^\n]*?, line (\d+)(?:, column ([^\n:]*))?", re.M)
+_OF_SQLITE: Final = re.compile(
+    r"(UNIQUE|NOT NULL|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?"
+)
+
+
+class _Failure(NamedTuple):
+    """Why rows were refused; of several the column and reason are those of one."""
+
+    column: str
+    reason: str
+    kind: str = ""
+    line: int | None = None  # of the row that the database names, from 0
+
+
+@dataclasses.dataclass
+class RejectedRows:
+    """One search. `hidden` selects the tags of rows that no reader sees, if any."""
+
+    table: RecordTable
+    upload: BranchUpload
+    hidden: sa.Select[Any] | None
+    _rows: dict[int, RejectedRow] = dataclasses.field(default_factory=dict)
+    # Those that another row was in the way of, or not there yet for: kind, and row.
+    _again: dict[int, tuple[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def find(self, source: Source) -> tuple[RejectedRow, ...]:
+        """Return rows without which the others would be taken, all together.
+
+        One more than `upload.name_rows` at most: the others were not tried then. None
+        where another try of the same task is in the way.
+
+        Raises:
+            RefusalError: it is not about rows; or not now, where a row in doubt of
+                another transaction is in the way.
+        """
+        if source.content_type != content.ARROW:
+            return ()  # what a line leaves out is not in its batch
+        source.rewind()
+        schema, batches = source.batches(self.upload.ref.rows)
+        name, next_tag = self.upload.name, self.upload.journal.statements.next_tag
+        try:
+            opened = self._database.upload(f"{name} rows", next_tag, self.table.name)
+            with opened as (connection, tag):
+                self.upload = dataclasses.replace(self.upload, tag=tag)
+                self._write(connection, pa.RecordBatch.from_pylist([], schema))
+                raise _FoundError(self._search(connection, batches))
+        except _FoundError as end:
+            return end.rows
+        except _DroppedError:
+            return ()
+
+    @property
+    def _database(self) -> Database:
+        return self.upload.journal.database
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self._rows) > self.upload.name_rows
+
+    def _search(
+        self, connection: Connection, batches: Iterator[Any]
+    ) -> tuple[RejectedRow, ...]:
+        number = 0
+        for batch in batches:
+            for start in range(0, batch.num_rows, BLOCK):
+                self._keep(connection, batch.slice(start, BLOCK), number + start)
+            number += batch.num_rows
+        if not self._is_over:
+            self._keep_late(connection)
+        if self.hidden is not None and self._is_own(connection, self.hidden):
+            return ()
+        return tuple(self._rows[number] for number in sorted(self._rows))
+
+    def _keep(self, connection: Connection, batch: Any, number: int) -> None:
+        """Write rows but for those that are refused; the first has this number."""
+        while batch.num_rows and not self._is_over:
+            if (failure := self._try(connection, batch)) is None:
+                return
+            if batch.num_rows == 1:
+                rejected = RejectedRow(number, failure.column, failure.reason)
+                self._rows[number] = rejected
+                if failure.kind in {*_ONE_OF_TWO, _LATE}:
+                    self._again[number] = failure.kind, batch
+                return
+            at = failure.line
+            if at is None or at >= batch.num_rows:
+                at = batch.num_rows // 2
+                self._keep(connection, batch.slice(0, at), number)
+            else:
+                self._keep(connection, batch.slice(0, at), number)
+                self._keep(connection, batch.slice(at, 1), number + at)
+                at += 1
+            batch, number = batch.slice(at), number + at
+
+    def _keep_late(self, connection: Connection) -> None:
+        """Try again, with all others there: what they refer to may have come later."""
+        late = {n: row for n, (kind, row) in self._again.items() if kind == _LATE}
+        while late:
+            table = pa.Table.from_batches([*late.values()]).combine_chunks()
+            kept = [*late]  # rows that refer to each other, too
+            if self._try(connection, table.to_batches()[0]) is not None:
+                kept = [n for n in late if self._try(connection, late[n]) is None]
+            if not kept:
+                return
+            for number in kept:
+                del late[number], self._rows[number]
+
+    def _is_own(self, connection: Connection, hidden: sa.Select[Any]) -> bool:
+        """Find whose row is in the way, for a unique index has hidden rows, too.
+
+        Those that other branches of this transaction have prepared are there to stay,
+        but for those of the same partition: they are an earlier try of this task, or
+        its twin.
+
+        Raises:
+            RefusalError: not now, because of a row of another transaction in doubt.
+        """
+        b, upload = self.upload.journal.tables.branch, self.upload
+        rows = sa.table(self.table.name, sa.column("tpc_tag"))
+        prepared = sa.select(b.c.tag).where(b.c.state == "prepared")
+        this = sa.and_(
+            *(
+                b.c[name] == value
+                for name, value in dataclasses.asdict(upload.transaction).items()
+            )
+        )
+        own = b.c.partition == upload.ref.branch.partition
+        others = rows.c.tpc_tag.in_(prepared.where(sa.not_(this)))
+        peers = rows.c.tpc_tag.in_(prepared.where(this, sa.not_(own)))
+        is_hidden = rows.c.tpc_tag.in_(hidden)
+        if self._goes_in(connection, rows, is_hidden & ~others & ~peers):
+            return True
+        if self._goes_in(connection, rows, is_hidden & others):
+            detail = "a row of a transaction in doubt is in the way: ask again"
+            raise RefusalError(Refusal.NOT_NOW, detail)
+        for number in self._goes_in(connection, rows, is_hidden & peers):
+            about = dataclasses.replace(self._rows[number], is_peers=True)
+            self._rows[number] = about
+        return False
+
+    def _goes_in(
+        self, connection: Connection, rows: Any, gone: sa.ColumnElement[bool]
+    ) -> list[int]:
+        """Delete some rows; return the rejected ones that are taken then."""
+        unique = [n for n, (kind, _) in self._again.items() if kind in _ONE_OF_TWO]
+        if not unique or not connection.execute(sa.delete(rows).where(gone)).rowcount:
+            return []
+        return [n for n in unique if self._try(connection, self._again[n][1]) is None]
+
+    def _try(self, connection: Connection, batch: Any) -> _Failure | None:
+        """Write rows, all or none; say why they are refused."""
+        driver = self._database.driver
+        failure: _Failure | None = None
+        connection.exec_driver_sql("SAVEPOINT tpc_rows")
+        try:
+            self._write(connection, batch)
+        except (driver.IntegrityError, driver.DataError, OverflowError) as error:
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT tpc_rows")
+            failure = self._describe(connection, error)
+        except RefusalError as error:
+            if error.refusal not in (Refusal.CONFLICT, Refusal.MALFORMED):
+                raise
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT tpc_rows")
+            failure = _Failure(getattr(error, "column", ""), str(error))
+        connection.exec_driver_sql("RELEASE SAVEPOINT tpc_rows")
+        return failure
+
+    def _write(self, connection: Connection, batch: Any) -> None:
+        """Write rows as an upload of their own."""
+        stream = io.BytesIO()
+        with pa.ipc.new_stream(stream, batch.schema) as writer:
+            writer.write_batch(batch)
+        source = Source(stream, content.ARROW, stream.tell())
+        source.rewind()
+        ref = dataclasses.replace(self.upload.ref, rows=batch.num_rows)
+        upload = dataclasses.replace(self.upload, ref=ref)
+        arriving = self.table.arriving(source, upload)
+        records = self.table.records(connection, arriving, upload)
+        made = [batch for batch in records.batches if batch.num_rows]
+        again = records._replace(batches=iter(made))
+        kept = self._database.load(connection, self.table.name, again) if made else 0
+        if kept != sum(batch.num_rows for batch in made):
+            raise _DroppedError
+
+    def _describe(self, connection: Connection, error: Any) -> _Failure:
+        """Name column and constraint of an error; no value, for others read it."""
+        diag: Any = getattr(error, "diag", None)
+        if diag is None:
+            return self._describe_in_sqlite(str(error), type(error).__name__)
+        kind = _KINDS.get(str(error.sqlstate), "")
+        line = _LINE.search(diag.context or "")
+        key = re.match(r"Key \(([^)]*)\)=", diag.message_detail or "")
+        column = diag.column_name or (key and key[1]) or (line and line[2]) or ""
+        if not column and diag.constraint_name:
+            about = {"name": self.table.name, "constraint": diag.constraint_name}
+            columns = connection.execute(_COLUMNS_OF, about).scalars()
+            column = ", ".join(columns)
+        reason = f"{kind} {diag.constraint_name or ''}".strip() or type(error).__name__
+        return _Failure(column, reason, kind, int(line[1]) - 1 if line else None)
+
+    def _describe_in_sqlite(self, text: str, error: str) -> _Failure:
+        if (match := _OF_SQLITE.match(text)) is None:
+            return _Failure("", error)
+        kind, about = match[1], match[2] or ""
+        if kind == "CHECK":
+            return _Failure("", f"CHECK {about}", kind)
+        prefix = f"{self.table.name}."
+        names = [name.removeprefix(prefix) for name in about.split(", ")]
+        return _Failure(", ".join(names), kind, kind)
+
+
+class _FoundError(Exception):
+    """Ends the search, and rolls back what was tried."""
+
+    def __init__(self, rows: tuple[RejectedRow, ...]) -> None:
+        super().__init__()
+        self.rows = rows
+
+
+class _DroppedError(Exception):
+    """A trigger of the table drops records: that is no row's fault."""
