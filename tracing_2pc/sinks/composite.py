@@ -159,7 +159,21 @@ class CompositeSink:
 
 
 def as_single_sink(sinks: Sink | Sequence[Sink]) -> Sink:
-    """Return a sink as it is, and several as one `CompositeSink`."""
+    """Return a sink as it is, and several as one `CompositeSink`.
+
+    Those that only send branches become one: it encodes a branch once for all of them,
+    and asks all at once.
+    """
     if isinstance(sinks, DistributedSink) or not isinstance(sinks, Sequence):
         return sinks
-    return sinks[0] if len(sinks) == 1 else CompositeSink(sinks)
+    if len(sinks) == 1:
+        return sinks[0]
+    whole = CompositeSink(sinks)  # which checks their names
+    plain = [s for s in sinks if isinstance(s, ParticipantSink) and s.is_plain]
+    if len(plain) < 2:
+        return whole
+    joined, *others = (
+        ParticipantSink.joined(plain),
+        *(s for s in sinks if s not in plain),
+    )
+    return CompositeSink([joined, *others]) if others else joined

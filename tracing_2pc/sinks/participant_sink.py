@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,6 +143,22 @@ class ParticipantSink:
     def without(self, name: str) -> ParticipantSink:
         """Return this sink for the other participants."""
         return self._of([other for other in self._participants if other != name])
+
+    @classmethod
+    def joined(cls, sinks: Sequence[ParticipantSink]) -> ParticipantSink:
+        """Return one sink for the participants of several, whose names differ."""
+        whole = copy.copy(sinks[0])
+        whole._participants = {n: p for s in sinks for n, p in s._participants.items()}
+        return whole
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it does no more than to send branches: nobody has changed it."""
+        phases = {"begin", "invoke", "invoke_batch", "pre_commit", "abort"}
+        phases |= {"driver_path", "participants", "check"}
+        own = (vars(kind) for kind in type(self).__mro__ if kind is not ParticipantSink)
+        is_changed = any(phases & given.keys() for given in own)
+        return not is_changed and vars(self).keys() == {"_participants"}
 
     def _of(self, names: Collection[str]) -> ParticipantSink:
         part = copy.copy(self)
