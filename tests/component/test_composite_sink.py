@@ -251,7 +251,7 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch):
         .record
     )
 
-    def write(df: Any, routed: Any, of: TransactionRecord, _: None) -> Written:
+    def write(df: Any, routed: Any, of: TransactionRecord, *_: Any) -> Written:
         (name,) = participants_of(routed)
         return Written([Receipt(BranchId(0, len(name)), name, 1, "", Vote.COMMIT)], 8)
 

@@ -66,14 +66,11 @@ class World:
         return write(sinks, rows, batch=batch, **about | more)
 
     def run(self, statement: str) -> list[Any]:
-        engine = sa.create_engine(
-            self.url.replace("postgresql:", "postgresql+psycopg:")
-        )
+        url = self.url.replace("postgresql:", "postgresql+psycopg:")
+        engine = sa.create_engine(url, poolclass=sa.NullPool)
         with engine.begin() as connection:
-            found = connection.exec_driver_sql(statement)
-            rows = found.all() if found.returns_rows else []
-        engine.dispose()
-        return rows
+            cursor = connection.exec_driver_sql(statement)
+            return list(cursor.all()) if cursor.returns_rows else []
 
     def table(self, columns: str, name: str = "ledger") -> None:
         """Make the table that a participant finds."""
@@ -279,10 +276,13 @@ class Picky:
 
     def refuse(self, ids: list[int]) -> None:
         rows = [
-            RejectedRow(n, "id", "odd") for n, i in enumerate(ids) if i in self.rejects
+            RejectedRow(n, "id", "odd") for n, i in enumerate(ids) if self.is_odd(i)
         ]
         if rows:
             raise RejectedRowsError(rows)
+
+    def is_odd(self, id_: int) -> bool:
+        return id_ in self.rejects
 
     def pre_commit(self, handle: Any) -> None:
         self.refuse(handle["ids"])

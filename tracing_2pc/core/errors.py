@@ -6,7 +6,7 @@ one, and survives pickle: a task raises it on an executor, the driver reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.states import Refusal
@@ -116,10 +116,23 @@ class RejectedRowsError(ParticipantRefusedError):
     """
 
     def __init__(
-        self, rows: Iterable[RejectedRow], message: str = "", **about: Any
+        self,
+        rows: Sequence[RejectedRow],
+        message: str = "",
+        *,
+        refusal: Refusal | None = None,
+        state: str | None = None,
+        transaction_id: str | None = None,
+        participant: str | None = None,
     ) -> None:
-        self.rows = tuple(rows)
-        super().__init__(message or name_rows(self.rows), **about)
+        super().__init__(
+            message or name_rows(rows),
+            refusal=refusal,
+            state=state,
+            transaction_id=transaction_id,
+            participant=participant,
+        )
+        self.rows = rows
 
 
 _NAMED: Final = 10
@@ -169,12 +182,12 @@ class RefusalError(TwoPhaseError):
         *,
         state: str | None = None,
         transaction_id: str | None = None,
-        rows: Iterable[RejectedRow] = (),
+        rows: Sequence[RejectedRow] = (),
     ) -> None:
         super().__init__(detail, transaction_id=transaction_id)
         self.refusal = refusal
         self.state = state
-        self.rows = tuple(rows)
+        self.rows = rows
 
 
 class MalformedError(RefusalError):
