@@ -306,7 +306,7 @@ def count_rows(receipts: Iterable[Receipt], rejects: str | None = None) -> int:
 
 
 def count_rejected(receipts: Iterable[Receipt], rejects: str | None) -> int:
-    """Return the records that were rejected: what is in their participant's branches."""
+    """Return the rejected records: what is in their participant's branches."""
     return sum(r.rows for r in receipts if r.participant == rejects)
 
 
