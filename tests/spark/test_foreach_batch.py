@@ -678,7 +678,7 @@ def _rejecting(world: Any, **arguments: Any) -> Any:
     place = world.folder / "rows.db"
     columns = "value bigint CHECK (value % 10 <> 7), tpc_tag bigint NOT NULL DEFAULT 0"
     with contextlib.closing(sqlite3.connect(place)) as database:
-        database.execute(f"CREATE TABLE picky_tpc ({columns})")
+        database.execute(f"CREATE TABLE IF NOT EXISTS picky_tpc ({columns})")
     tables = (TableSink(f"sqlite:///{place}", name) for name in ("picky", "rejected"))
     sinks = [world.sink, *tables]
     return world.callback(sink=sinks, rejects="rejected", **arguments)

@@ -105,10 +105,15 @@ def _row(row: TransactionSummary, listing: TransactionList) -> tuple[str, ...]:
         str(row.transaction),
         str(row.state),
         format_duration(max(0.0, listing.at - row.started)),
-        "" if row.rows is None else str(row.rows),
+        _rows(row),
         waiting_for,
         "; ".join(filter(None, [*_kinds(row.transaction, listing), detail])),
     )
+
+
+def _rows(row: TransactionSummary) -> str:
+    rejected = f", {row.rejected} rejected" if row.rejected else ""
+    return "" if row.rows is None else f"{row.rows}{rejected}"
 
 
 def _orphan_row(orphan: Orphan) -> tuple[str, ...]:

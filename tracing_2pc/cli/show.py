@@ -19,6 +19,7 @@ from tracing_2pc.inspection.view import TransactionView
 from tracing_2pc.inspection.wording import (
     format_count,
     format_duration,
+    format_rows,
     format_time,
     without_participant,
 )
@@ -47,7 +48,7 @@ def _record(view: TransactionView) -> Iterator[tuple[str, str]]:
     if view.started is not None:
         yield "begun", when(view.started, view.at)
     if view.decided is not None:
-        rows = format_count(view.rows, "row")
+        rows = format_rows(view.rows, view.rejected)
         if view.receipts_of or not view.rows:
             rows += f" in {format_count(view.branches_of, 'branch', 'branches')}"
         yield f"decided {view.decision}", f"{when(view.decided, view.at)}; {rows}"

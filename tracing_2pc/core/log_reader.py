@@ -65,6 +65,7 @@ class TransactionSummary:
     passed_by: int | None = None
     cause: str | None = None
     detail: str | None = None
+    rejected: int = 0
 
 
 class TransactionPage(NamedTuple):

@@ -17,6 +17,7 @@ from tracing_2pc.inspection.wording import (
     format_count,
     format_duration,
     format_load,
+    format_rows,
     format_time_of_day,
     join_names,
     without_participant,
@@ -179,7 +180,7 @@ def _ending(view: TransactionView) -> str:
             f"It was decided because {describe_abort(view.cause, view.detail)}. {what}"
         )
     if view.decision is Decision.COMMIT:
-        what = f"It wrote {format_count(view.rows, 'row')} in {took}."
+        what = f"It wrote {format_rows(view.rows, view.rejected)} in {took}."
     doubt = " Not every participant could be read." if view.unsure else ""
     return f": every participant has acknowledged. {what}{doubt}"
 

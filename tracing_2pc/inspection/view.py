@@ -61,7 +61,12 @@ from tracing_2pc.inspection.participants import (
     list_refused,
 )
 from tracing_2pc.inspection.survey import REFUSED, survey_outboxes
-from tracing_2pc.inspection.wording import NO_ADDRESS, format_count, quote_answer
+from tracing_2pc.inspection.wording import (
+    NO_ADDRESS,
+    format_count,
+    format_rows,
+    quote_answer,
+)
 
 RECEIPTS: Final = 200
 """Receipts that a view shows."""
@@ -128,6 +133,7 @@ class TransactionView:
     receipts_of: int  # how many there are, about so many branches as `branches_of`
     branches_of: int
     rows: int  # that a commit names, in all branches
+    rejected: int  # and those that went to `rejects`
     audit: tuple[AuditEntry, ...]
     participants: tuple[ParticipantReport, ...]
     # What is wrong with it, and which participants could not be read.
@@ -338,6 +344,7 @@ def _view_of(
         receipts_of=len(receipts),
         branches_of=len({receipt.branch for receipt in receipts}),
         rows=record.rows if record else 0,
+        rejected=record.rejected if record else 0,
         audit=audit,
         participants=tuple(reports),
         findings=(*of_job, *findings, *waiting, *unread),
@@ -409,7 +416,8 @@ def _log_events(
     begun = f"begun, for {names}; run {record.run}"
     yield TimelineEvent(record.started, "log", begun)
     if record.decided is not None:
-        decided = f"decided {record.decision}: {format_count(record.rows, 'row')}"
+        rows = format_rows(record.rows, record.rejected)
+        decided = f"decided {record.decision}: {rows}"
         yield TimelineEvent(record.decided, "log", decided)
     for delivery in deliveries.values():
         if delivery.acknowledged is not None:

@@ -106,6 +106,11 @@ def format_count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def format_rows(rows: int, rejected: int) -> str:
+    """Write how many rows were written, and how many were rejected, if any."""
+    return format_count(rows, "row") + (f", {rejected:,} rejected" * bool(rejected))
+
+
 def join_names(names: Iterable[str]) -> str:
     """Write names as a sentence has them."""
     return " and ".join(names) or "nobody"
