@@ -38,7 +38,7 @@ from tracing_2pc.operations.wiring import open_participants
 from tracing_2pc.sinks.sending import send_waiting
 from tracing_2pc.spark import context
 from tracing_2pc.store import open_log
-from tracing_2pc.testing import run_one_batch
+from tracing_2pc.testing import run_one_batch, temporary_log
 
 ID = TransactionId("test", 0, 1)
 ROWS = [{"id": 1, "city": "Zürich"}, {"id": 2, "city": "Bern"}]
@@ -82,7 +82,9 @@ def read(url: str) -> list[Any]:
 @contextlib.contextmanager
 def connected(url: str) -> Iterator[sa.Connection]:
     """Connect to the database of an address, each statement by itself."""
-    database = sa.make_url(url).difference_update_query(["table", "into", "key"])
+    database = sa.make_url(url).difference_update_query(
+        ["table", "into", "key", "evolve"]
+    )
     if database.drivername == "postgresql":
         database = database.set(drivername="postgresql+psycopg")
     engine = sa.create_engine(database, isolation_level="AUTOCOMMIT")
@@ -238,6 +240,7 @@ def test_to_select_is_enough_to_look(postgres_database):
         ("sqlite:///:memory:?table=a", "in memory"),
         ("postgresql://db/shop?table=a&keys=id", "is key meant?"),
         ("postgresql://db/shop?into=a&key=id", "goes with table="),
+        ("sqlite:///a.db?table=a&evolve=drop", "option evolve: add is the only"),
         ("postgresql://app:secret@db/shop?table=a", "must not hold a password"),
         ("postgresql://db/shop?table=a&password=secret", "must not hold a password"),
         ("postgresql://db/shop?table=a&url_file=/x", "url_file names all"),
@@ -342,13 +345,28 @@ def test_a_row_that_is_refused_is_a_vote_to_abort(url):
 
 def test_a_table_in_code(tmp_path):
     """It is named as its table; its key shows the latest row."""
-    sink = TableSink(f"sqlite:///{tmp_path}/shop.db", "orders", key=["id", "city"])
+    sink = TableSink(
+        f"sqlite:///{tmp_path}/shop.db", "orders", key=["id", "city"], evolve="add"
+    )
     sink.check("test")
     assert list(sink.participants) == ["orders"]
     assert run_one_batch(sink, ROWS)
     url = sink.participants["orders"].inner.url
-    assert url.endswith("shop.db?key=id%2Ccity&table=orders")
+    assert url.endswith("shop.db?evolve=add&key=id%2Ccity&table=orders")
     assert sorted(read(url)) == [1, 2]
+
+
+def test_a_column_comes_to_a_table_without_a_service(url):
+    """A task adds it; rows of before have NULL there."""
+    sink = ParticipantSink({"orders": address(url, evolve="add")})
+    sink.check("test")
+    log = temporary_log()
+    assert run_one_batch(sink, ROWS, log=log)
+    new = [{"id": 3, "city": "Basel", "note": "x"}]
+    assert run_one_batch(sink, new, ROWS[:0], log=log, batch=1)
+    with connected(url) as connection:
+        rows = connection.exec_driver_sql("SELECT id, note FROM orders ORDER BY id")
+        assert [tuple(row) for row in rows] == [(1, None), (2, None), (3, "x")]
 
 
 def test_text_and_table_of_settings_name_it(tmp_path):

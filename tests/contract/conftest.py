@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from support.kinds import KINDS_AND_DATABASES, sqlite_url, started, tagged_rows
 from support.participant import World
@@ -40,6 +42,17 @@ def start() -> Iterator[Callable[..., World]]:
 def open_at(url, start) -> Callable[..., World]:
     """Start a process's worth of the participant, with other settings if need be."""
     return functools.partial(start, tagged_rows, url)
+
+
+@pytest.fixture
+def role(postgres_database) -> Iterator[str]:
+    """A reader, who is no owner of anything."""
+    name = f"reader_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres_database, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {name}")
+        yield name
+        owner.execute(f"DROP OWNED BY {name}")
+        owner.execute(f"DROP ROLE {name}")
 
 
 @pytest.fixture(params=KINDS_AND_DATABASES)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
-import secrets
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -270,15 +268,6 @@ TAKEN_OVER = (
     "ALTER TABLE orders_tpc ADD COLUMN tpc_tag bigint NOT NULL DEFAULT 0",
     "CREATE INDEX orders_tpc_tag ON orders_tpc USING brin (tpc_tag)",
 )
-
-
-@pytest.fixture
-def role(postgres_database) -> Iterator[str]:
-    """A reader, who is no owner of anything."""
-    name = f"reader_{secrets.token_hex(4)}"
-    run(postgres_database, f"CREATE ROLE {name}")
-    yield name
-    run(postgres_database, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
 def seen_by(url: str, role: str) -> list[Any]:

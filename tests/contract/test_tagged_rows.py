@@ -257,7 +257,7 @@ WRONG: dict[str, tuple[Branch, str]] = {
     "missing": (records(id=[1]), "missing: amount"),
     "unknown": (records(id=[1], amount=[1.0], x=[1]), "not in the table: x"),
     "type": (records(id=["one"], amount=[1.0]), "another type: id"),
-    "nested": (records(id=[1], amount=[[1.0]]), "columns amount: a table cannot"),
+    "nested": (records(id=[1], amount=[[1.0]]), "columns amount (list"),
     "json": (json_lines({"id": 1, "amount": 1, "x": 2}), "not in the table: x"),
 }
 

@@ -55,6 +55,17 @@ def check_name(name: str, of: str = "participant") -> str:
     return name
 
 
+def adds_columns(evolve: str | None) -> bool:
+    """Whether an argument `evolve` lets columns be added to a table.
+
+    Raises:
+        ConfigurationError: it is neither None nor "add".
+    """
+    if evolve not in (None, "add"):
+        raise ConfigurationError('evolve: "add" is the only value that it has')
+    return evolve is not None
+
+
 def check_url(url: str) -> str:
     """Return a participant's address without a trailing slash, or raise `ValueError`.
 

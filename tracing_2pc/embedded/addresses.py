@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import sqlalchemy as sa
@@ -27,7 +27,7 @@ from tracing_2pc.participant.resources.loader import check_prefix
 from tracing_2pc.store.engines.urls import secrets_in
 
 _OBJECT: Final = "python:"
-_OF_TABLES: Final = ("into", "key", "table", "url_file")
+_OF_TABLES: Final = ("evolve", "into", "key", "table", "url_file")
 _OF_TOPICS: Final = ("headers", "key", "outbox", "prefix")
 _OF_QUEUES: Final = ("ca", *_OF_TOPICS, "password", "user")
 _PORTS: Final = {"activemq": 61613, "kafka": 9092}
@@ -89,11 +89,13 @@ def _table(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
 def _rows(database: str, options: Mapping[str, str]) -> ParticipantEngine:
     from tracing_2pc.participant import TaggedRows
 
+    evolve: Literal["add"] | None = "add" if "evolve" in options else None
     if "into" in options:  # needs PostgreSQL's driver, which others do without
         from tracing_2pc.participant import PreparedTransactions
 
-        return PreparedTransactions(database, options["into"])
-    return TaggedRows(database, options["table"], _names(options, "key"))
+        return PreparedTransactions(database, options["into"], evolve=evolve)
+    names = _names(options, "key")
+    return TaggedRows(database, options["table"], names, evolve=evolve)
 
 
 def _topic(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
@@ -236,6 +238,8 @@ def _check_options(scheme: str, ours: Mapping[str, str]) -> None:
         )
     if "into" in ours and "key" in ours:
         raise ConfigurationError("option key goes with table=, not with into=")
+    if ours.get("evolve", "add") != "add":
+        raise ConfigurationError("option evolve: add is the only value that it has")
     if "into" in ours and scheme == "sqlite":
         raise ConfigurationError("option into needs PostgreSQL: use table= here")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
+from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.embedded.addresses import with_options
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 
@@ -21,6 +23,8 @@ class TableSink(ParticipantSink):
             `sqlite:///folder/file.db`. No password in it.
         table: what readers SELECT from.
         key: column or columns that identify a row, as for `TaggedRows`.
+        evolve: with "add" a column that a batch has and the table has not is added, as
+            by `TaggedRows`.
         name: the participant's; by default the table's.
         timeout: seconds without a sign of life after which a database does not answer,
             and that a list of branches in doubt may take.
@@ -35,10 +39,12 @@ class TableSink(ParticipantSink):
         table: str,
         *,
         key: str | Sequence[str] = (),
+        evolve: Literal["add"] | None = None,
         name: str | None = None,
         timeout: float = 5.0,
     ) -> None:
-        address = with_options(url, {"table": table, **_listed(key=key)})
+        grows = {"evolve": "add"} if adds_columns(evolve) else {}
+        address = with_options(url, {"table": table, **_listed(key=key), **grows})
         super().__init__({name or table: address}, token=None, timeout=timeout)
 
 

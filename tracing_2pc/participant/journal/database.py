@@ -28,6 +28,10 @@ class TableGoneError(Exception):
     """Somebody has dropped the table."""
 
 
+class TableInUseError(Exception):
+    """Other transactions hold locks of a table that is to be altered."""
+
+
 @dataclasses.dataclass(frozen=True)
 class TableLook:
     """What there is to know of a table at one moment, besides its columns."""
@@ -142,6 +146,22 @@ class Database(engines.Database, abc.ABC):
     @abc.abstractmethod
     def uploads(self, connection: Connection, journal: str) -> int:
         """Count the branches of a journal that are being written."""
+
+    @contextmanager
+    def alter(self, table: str) -> Iterator[Connection]:
+        """Open the transaction of `setup`, to alter a table that is in use.
+
+        It waits a moment for those who use the table: who comes later waits with it.
+
+        Raises:
+            TableInUseError: they still do, or a prepared transaction does.
+        """
+        with self.setup() as connection:
+            yield connection
+
+    def owns(self, connection: Connection, name: str) -> bool:
+        """Whether this role may alter a table or a view that is there."""
+        return True
 
     @abc.abstractmethod
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:

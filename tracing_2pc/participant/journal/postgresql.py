@@ -26,6 +26,7 @@ from tracing_2pc.participant.journal.database import (
     Database,
     Records,
     TableGoneError,
+    TableInUseError,
     TableLook,
     UnderWayError,
 )
@@ -93,8 +94,24 @@ class _Found(NamedTuple):
     options: tuple[str, ...] | None
 
 
+_PREPARED_LOCKS: Final = sa.text(
+    "SELECT EXISTS (SELECT FROM pg_locks WHERE pid IS NULL AND locktype = 'relation' "
+    "AND relation = to_regclass(:table) AND database = "
+    "(SELECT oid FROM pg_database WHERE datname = current_database()))"
+)
+"""Whether a prepared transaction of anybody has locked a table."""
+
+_OWNS: Final = sa.text(
+    "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
+)
+
+_BRIEFLY: Final = "set_config('lock_timeout', '1500ms', true)"
+"""SQL: what a transaction that alters a table waits for those who use it. After
+`deadlock_timeout`, one second, PostgreSQL ends an autovacuum that is in the way."""
+
 _INVOKER: Final = re.compile("security_invoker=(true|on|yes|1)", re.IGNORECASE)
 _VIOLATED: Final = ("constraint", "column", "table")
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 _CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 _REASONS: Final = {
@@ -218,6 +235,25 @@ class PostgreSQL(postgresql.PostgreSQL, Database):
         key = advisory_key(journal, bits=32) % (1 << 32)
         count: int = connection.scalar(_UPLOADS, {"journal": key})
         return count
+
+    @contextmanager
+    def alter(self, table: str) -> Iterator[Connection]:
+        """Wait for no prepared transaction: it may end in a day, or wait for this."""
+        try:
+            with self.write(_BRIEFLY, lock="") as connection:
+                if connection.scalar(_PREPARED_LOCKS, {"table": self._quoted(table)}):
+                    raise TableInUseError
+                yield connection
+        except sa.exc.OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+                raise TableInUseError from None
+            raise
+
+    def owns(self, connection: Connection, name: str) -> bool:
+        return bool(connection.scalar(_OWNS, {"name": self._quoted(name)}))
+
+    def _quoted(self, name: str) -> str:
+        return psycopg.sql.Identifier(name).as_string()
 
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
         """Read it in one statement, which takes locks of catalogs only."""

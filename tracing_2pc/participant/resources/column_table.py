@@ -29,6 +29,14 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.journal.database import Database, Records, TableLook
+from tracing_2pc.participant.resources.added_columns import (
+    AddedColumns,
+    Showing,
+    refusing_names,
+    refusing_table,
+    typed,
+    without_untyped,
+)
 from tracing_2pc.participant.resources.columns import (
     Column,
     as_exact,
@@ -82,6 +90,9 @@ class ColumnTable:
         key: columns by which that shows one row.
         will_be_prepared: its transactions are, and keep the locks of what they read.
             So it is looked at from beside.
+        evolve: columns that records have and it has not are added before they are
+            written, and records may lack nullable columns.
+        showing: shows the columns that are added where readers read.
     """
 
     def __init__(
@@ -95,6 +106,8 @@ class ColumnTable:
         view: str | None = None,
         key: Sequence[str] = (),
         will_be_prepared: bool = False,
+        evolve: bool = False,
+        showing: Showing = lambda *_: contextlib.nullcontext(),
     ) -> None:
         self.name = name
         self._database = database
@@ -104,6 +117,8 @@ class ColumnTable:
         self._view = view
         self._key = frozenset(key)
         self._will_be_prepared = will_be_prepared
+        added = AddedColumns(database, name, self.check, showing)
+        self._added = added if evolve else None
         self._is_there = False
         self._known: TableSnapshot | None = None
         # The last records that were seen to fit: most are of the same schema.
@@ -133,30 +148,39 @@ class ColumnTable:
         return upload.receive()
 
     def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
-        """Open the records, and make the table of the first ones."""
+        """Open the records; make the table of the first ones, or add what it lacks."""
         schema, batches = source.batches(upload.ref.rows)
         if not schema.names:
             return Arriving(None, _without_columns(batches))
         check_names(schema)
         if not self._is_there:
             self._make(schema)
+        known = self._known
+        names = frozenset[str]() if known is None else known.names
+        if self._added is not None and not names >= set(typed(schema, names)):
+            self._added.add(schema)
         return Arriving(schema, batches)
 
     def records(
         self, connection: Connection, arriving: Arriving, upload: BranchUpload
     ) -> Records:
         """Return the records, stamped, for the table as it is now."""
-        schema = arriving.schema
+        schema, batches = arriving
         if schema is None:
-            return Records(arriving.batches)
+            return Records(batches)
         known = self._looked_at(connection)
+        if self._added is not None:
+            schema, batches = without_untyped(schema, batches, known.columns)
+            if set(schema.names) - known.columns.keys():
+                detail = "a column is no longer there, and is added again: ask again"
+                raise RefusalError(Refusal.NOT_NOW, detail)
         partial = upload.body.content_type == content.NDJSON
         fields = self._fitting(known, schema, partial=partial)
         stamp = self._stamp(upload, known.names)
         types = known.look.exact if upload.is_large else {}
         exact = _exact_for(types, schema.names, stamp)
-        batches = self._stamped(arriving.batches, fields, stamp, exact)
-        records = Records(batches, exact is not None, known.look.has_deferred_checks)
+        stamped = self._stamped(batches, fields, stamp, exact)
+        records = Records(stamped, exact is not None, known.look.has_deferred_checks)
         if known.look.has_parts:
             again = functools.partial(self._unaltered, connection, known)
             records = records._replace(written=again)
@@ -193,10 +217,8 @@ class ColumnTable:
         if known is not None and known.found == found:
             return known
         look = self._database.read_look(found)
-        try:
+        with refusing_table():
             self._check_look(look)
-        except ConfigurationError as error:
-            raise RefusalError(Refusal.CONFLICT, str(error), state="unknown") from None
         with contextlib.ExitStack() as stack:
             if self._will_be_prepared:
                 connection = stack.enter_context(self._database.beside.read_quickly())
@@ -225,10 +247,20 @@ class ColumnTable:
         fits = self._fits
         if fits is not None and fits[0] is known and fits[1:3] == (partial, schema):
             return fits[3]
-        check_fit(schema, known.columns, self._database.engine.dialect, partial=partial)
+        required = set[str]() if partial else self._required(known.columns)
+        dialect = self._database.engine.dialect
+        check_fit(schema, known.columns, dialect, required=required)
         chosen = [known.columns[name] for name in schema.names]
         self._fits = known, partial, schema, chosen
         return chosen
+
+    def _required(self, columns: Columns) -> set[str]:
+        """Return the columns that records may not lack."""
+        required = {name for name, column in columns.items() if column.required}
+        if self._added is None:
+            return required
+        # A column that came must not stop a job that lacks it, nor a replay.
+        return {n for n in required if n in self._key or not columns[n].nullable}
 
     def _make(self, schema: pa.Schema) -> None:
         with self._database.look() as connection:
@@ -236,13 +268,8 @@ class ColumnTable:
         if not self._is_there:
             with self._database.setup() as connection:
                 if not sa.inspect(connection).has_table(self.name):
-                    try:
+                    with refusing_names(self._database, connection, schema.names):
                         self._create(connection, schema)
-                    except sa.exc.DataError:
-                        names = [name for name in schema.names if not name.isascii()]
-                        lacking = self._database.lacking(connection)
-                        detail = f"columns {', '.join(names)}: a name has {lacking}"
-                        raise MalformedError(detail) from None
             self._is_there = True
 
     def _stamped(

@@ -8,7 +8,7 @@ import datetime
 import decimal
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -60,6 +60,9 @@ class Column:
     reads_numbers: bool = False
     """Text that reads as a number becomes one, whatever the type is called."""
 
+    nullable: bool = False
+    """It may be NULL."""
+
     @classmethod
     def reflected(cls, column: Mapping[str, Any], declared: str | None) -> Column:
         """Read a column of SQLAlchemy's inspector.
@@ -72,7 +75,8 @@ class Column:
         optional = is_number or any(column.get(name) is not None for name in filled)
         generated = column.get("computed") is not None
         reads_numbers = _reads_numbers(declared)
-        return cls(kind, not optional, generated, reads_numbers)
+        nullable = bool(column["nullable"])
+        return cls(kind, not optional, generated, reads_numbers, nullable)
 
 
 def _reads_numbers(declared: str | None) -> bool:
@@ -161,9 +165,10 @@ def check_names(schema: pa.Schema) -> None:
         casts = [
             content.cast_of(f) or content.made_by("to_json", f.name) for f in others
         ]
+        named = (f"{field.name} ({field.type!s:.60})" for field in others)
         raise MalformedError(
-            f"columns {', '.join(field.name for field in others)}: a table cannot hold "
-            f"this type; send {', '.join(casts)} instead"
+            f"columns {', '.join(named)}: a table cannot hold this type; send "
+            f"{', '.join(casts)} instead"
         )
 
 
@@ -172,18 +177,17 @@ def check_fit(
     columns: Mapping[str, Column],
     dialect: sa.Dialect,
     *,
-    partial: bool,
+    required: Collection[str],
 ) -> None:
     """Refuse records that do not fit the table, naming columns, and types that differ.
 
-    `partial`: a column may be left out, for JSON lines have no nulls to send.
+    `required` are the columns that may not be left out.
     """
     given = set(schema.names)
-    required = {name for name, column in columns.items() if column.required}
     pairs = [(f, columns[f.name]) for f in schema if f.name in columns]
     differences = {
         "not in the table": sorted(given - columns.keys()),
-        "missing": [] if partial else sorted(required - given),
+        "missing": sorted(set(required) - given),
         "generated": [field.name for field, column in pairs if column.generated],
         "another type": [
             type_pair(field, column.type, dialect)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import psycopg.errors
 import pyarrow as pa
@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.core.states import BranchState, Refusal
 from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.engine import ParticipantEngine
@@ -94,6 +95,8 @@ class PreparedTransactions(ParticipantEngine):
         url: `postgresql://host/name`, or `env:NAME` to read it from there. No password
             in it.
         table: where the records go, and what readers SELECT from.
+        evolve: with "add" a column that a batch has and the table has not is added,
+            as by `TaggedRows`, while nothing is prepared in the table.
         clock: Unix seconds; by default the database's clock.
 
     Raises:
@@ -102,7 +105,12 @@ class PreparedTransactions(ParticipantEngine):
     """
 
     def __init__(
-        self, url: str, table: str, *, clock: Callable[[], float] | None = None
+        self,
+        url: str,
+        table: str,
+        *,
+        evolve: Literal["add"] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         database = open_database(url)
         if not isinstance(database, PostgreSQL):
@@ -110,7 +118,7 @@ class PreparedTransactions(ParticipantEngine):
                 "PreparedTransactions needs PostgreSQL: use TaggedRows here"
             )
         tables = Tables("prepared_transactions", check_prefix(table))
-        place = _PreparedBranches(tables, database)
+        place = _PreparedBranches(tables, database, evolve=adds_columns(evolve))
         evidence = ExternalEvidence(place)
         journal = Journal(tables, database, clock, evidence=evidence)
         super().__init__(journal, ExternalBranches(journal, place))
@@ -126,13 +134,13 @@ class _PreparedBranches:
     # PREPARE TRANSACTION and COMMIT PREPARED flush the log that the journal is in.
     shares_flush = True
 
-    def __init__(self, tables: Tables, database: PostgreSQL) -> None:
+    def __init__(self, tables: Tables, database: PostgreSQL, *, evolve: bool) -> None:
         self._tables = tables
         self._database = database
         tag = sa.Column("tag", TAG, primary_key=True, autoincrement=False)
         self._outcome = tables.add("outcome", tag)
         self._table = ColumnTable(
-            database, tables.name, self._create, will_be_prepared=True
+            database, tables.name, self._create, will_be_prepared=True, evolve=evolve
         )
         self._prefix = ""
 

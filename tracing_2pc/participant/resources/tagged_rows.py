@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
+from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.engine import ParticipantEngine
@@ -32,6 +34,12 @@ _TAG: Final = "tpc_tag"
 _OWNER: Final = ("tpc_application", "tpc_batch")
 """Columns of a row's application and batch: with a key the latest row is shown."""
 
+
+_OPTIONS: Final = sa.text(
+    "SELECT array_to_string(reloptions, ', ') FROM pg_class "
+    "WHERE oid = to_regclass(:name)"
+)
+"""Of a view, as `WITH (…)` has them: CREATE OR REPLACE drops those that it lacks."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +83,10 @@ class TaggedRows(ParticipantEngine):
             `tpc_application`: what the SQL of the error says is the only one known,
             or nobody.
         triggers: let triggers of the table fire when a branch is prepared.
+        evolve: with "add" a column that a batch has and the table has not is added to
+            table and view, nullable, at the end, before the batch is written. It stays
+            if the batch aborts or the process is killed. A batch may then lack columns
+            that may be NULL. Without it both are a vote to abort.
         clock: Unix seconds; by default the database's clock.
 
     Raises:
@@ -88,12 +100,14 @@ class TaggedRows(ParticipantEngine):
         key: str | Sequence[str] | None = None,
         *,
         triggers: bool = False,
+        evolve: Literal["add"] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         tables = Tables("tagged_rows", check_prefix(table))
         journal = Journal(tables, open_database(url), clock)
         names = (key,) if isinstance(key, str) else tuple(key or ())
-        view = _View(table, names, journal, triggers=triggers)
+        grows = adds_columns(evolve)
+        view = _View(table, names, journal, triggers=triggers, evolve=grows)
         store = TaggedBranches(
             journal, view.rows, set_up=view.set_up, superseded=view.superseded
         )
@@ -104,7 +118,13 @@ class _View:
     """The view that readers SELECT from, and its table."""
 
     def __init__(
-        self, name: str, key: tuple[str, ...], journal: Journal, *, triggers: bool
+        self,
+        name: str,
+        key: tuple[str, ...],
+        journal: Journal,
+        *,
+        triggers: bool,
+        evolve: bool,
     ) -> None:
         self._name = name
         self._key = key
@@ -119,6 +139,8 @@ class _View:
             self._check,
             view=name,
             key=key,
+            evolve=evolve,
+            showing=self._showing,
         )
         self._quote = self.rows.quote
         self.superseded = (
@@ -258,10 +280,70 @@ class _View:
         sa.Index(f"{self.rows.name}_tag", table.c[_TAG], postgresql_using=using)
         return table
 
-    def _make_view(self, connection: Connection, *, as_reader: bool = False) -> None:
-        """Make it; `as_reader`: policies of the table say what each reader sees."""
+    @contextlib.contextmanager
+    def _showing(self, connection: Connection, added: Sequence[str]) -> Iterator[None]:
+        """Show columns that the block adds; leave a view that a person made alone.
+
+        The view is made twice. The first time shows whether it is ours, and takes its
+        lock before that of the table, as its readers do: no two wait for each other.
+        """
+        inspector = sa.inspect(connection)
+        if self._name not in inspector.get_view_names():
+            yield
+            return
+        shown = [column["name"] for column in inspector.get_columns(self._name)]
+        is_ours = self._is_ours(connection, shown)
+        yield
+        if is_ours:
+            self._replace_view(connection, [*shown, *added])
+        else:
+            text = "%s is not as TaggedRows makes it: let it show %s if readers need it"
+            logger.warning(text, self._name, ", ".join(added))
+
+    def _is_ours(self, connection: Connection, shown: Sequence[str]) -> bool:
+        """Say whether the view is one that we make, by making it again."""
+        if not self._journal.database.owns(connection, self._name):
+            return False
+        before = _definition(connection, self._name)
+        connection.exec_driver_sql("SAVEPOINT tpc_view")
+        try:
+            self._replace_view(connection, shown)
+            is_ours = _definition(connection, self._name) == before
+        except sa.exc.ProgrammingError:  # it has columns that the table has not
+            is_ours = False
+        if not is_ours:
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT tpc_view")
+        connection.exec_driver_sql("RELEASE SAVEPOINT tpc_view")
+        return is_ours
+
+    def _replace_view(self, connection: Connection, shown: Sequence[str]) -> None:
+        """Let it show these columns. In PostgreSQL its rights and options stay."""
+        if connection.dialect.name == "postgresql":
+            options = connection.scalar(_OPTIONS, {"name": self._quote(self._name)})
+            self._make_view(
+                connection,
+                names=shown,
+                verb="CREATE OR REPLACE VIEW",
+                options=f" WITH ({options})" if options else "",
+            )
+            return
+        connection.exec_driver_sql(f"DROP VIEW {self._quote(self._name)}")
+        self._make_view(connection, names=shown)
+
+    def _make_view(
+        self,
+        connection: Connection,
+        *,
+        as_reader: bool = False,
+        names: Sequence[str] = (),
+        verb: str = "CREATE VIEW",
+        options: str = "",
+    ) -> None:
+        """Make it; `as_reader`: policies of the table say what each reader sees.
+
+        It shows the columns of these `names`; by default all that the table has.
+        """
         quote = self._quote
-        options = ""
         if as_reader:
             if (connection.dialect.server_version_info or ()) < (15,):
                 raise self._shows_all()
@@ -271,10 +353,14 @@ class _View:
                 *(self._name, self.rows.name, self._hidden),
             )
         columns = self.rows.read_columns(connection)
-        names = [name for name in columns if name[:4] != "tpc_"]
+        names = names or [name for name in columns if name[:4] != "tpc_"]
         shown = ", ".join(f"r.{quote(name)}" for name in names)
+        read = "r.*"
+        if connection.dialect.name == "postgresql":  # which would write all out
+            ours = (n for n in columns if n in names or n[:4] == "tpc_")
+            read = ", ".join(f"r.{quote(name)}" for name in ours)
         shown_rows = (
-            f"SELECT r.* FROM {quote(self.rows.name)} r WHERE NOT EXISTS (SELECT 1 "  # noqa: S608 - quoted
+            f"SELECT {read} FROM {quote(self.rows.name)} r WHERE NOT EXISTS (SELECT 1 "  # noqa: S608 - quoted
             f"FROM {quote(self._hidden)} h WHERE h.tag = r.{_TAG})"
         )
         if self._key:
@@ -286,7 +372,7 @@ class _View:
             )
         last = " WHERE r.tpc_nth = 1" if self._key else ""
         connection.exec_driver_sql(
-            f"CREATE VIEW {quote(self._name)}{options} AS SELECT {shown} "  # noqa: S608 - quoted
+            f"{verb} {quote(self._name)}{options} AS SELECT {shown} "  # noqa: S608 - quoted
             f"FROM ({shown_rows}) r{last}"
         )
 
@@ -307,6 +393,11 @@ class _View:
             using = f" USING {self._tag_index}" * postgresql
             changes.append(f"CREATE INDEX {rows}_tag ON {rows}{using} ({_TAG});")
         return " ".join(changes)
+
+
+def _definition(connection: Connection, view: str) -> str:
+    """Return how a database has a view, however its text is laid out."""
+    return "".join((sa.inspect(connection).get_view_definition(view) or "").split())
 
 
 def partition_of(view: str) -> tuple[str, ...]:
