@@ -1,6 +1,7 @@
 """`DeltaSink`: what readers of the table see, and what a crash or a person leaves.
 
 python test_delta_sink.py FOLDER before|after     a job, killed at the table's commit
+python test_delta_sink.py FOLDER added            one, killed after it added a column
 python test_delta_sink.py FOLDER commit HANDLES   the commits of some transactions
 """
 
@@ -45,7 +46,7 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
 )
 from tracing_2pc.core.model import Receipt, TransactionId
-from tracing_2pc.sinks import CompositeSink
+from tracing_2pc.sinks import CompositeSink, delta
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import SinkContract
 
@@ -755,10 +756,137 @@ def test_another_folder_is_not_the_table(tmp_path, out):
     assert parquet.read_table(listed).num_rows == 2
 
 
+NEW = pa.RecordBatch.from_pydict({"id": [8], "region": ["north"], "note": ["x"]})
+
+
+def columns(out: Path) -> list[str]:
+    return [field.name for field in DeltaTable(out).schema().fields]
+
+
+def test_a_column_comes_with_a_batch(out, job):
+    """By a commit of its own, before any task; others do not have to send it."""
+    orders = job(DeltaSink(out, evolve="add"))
+    orders.apply(0)
+    orders.apply(1, [NEW])
+    orders.apply(0 + 2, [ROWS])  # as of another job, or of a batch that is older
+    notes = {row["id"]: row["note"] for row in rows(out)}
+    assert notes == {**dict.fromkeys(ids_of(0)), 8: "x"}
+    assert columns(out) == ["id", "region", "note"]
+    done = [version["operation"] for version in reversed(DeltaTable(out).history())]
+    assert done == ["CREATE TABLE", "WRITE", "ADD COLUMN", "WRITE", "WRITE"]
+
+
+def test_a_column_stays_when_its_batch_aborts(out, job):
+    """No row of it is there, and a later batch finds it."""
+    orders = job(DeltaSink(out, evolve="add"))
+    with pytest.raises(RuntimeError):
+        orders.apply(0, [NEW], fails=True)
+    assert (columns(out), visible(out)) == (["id", "region", "note"], [])
+    orders.apply(0, [NEW])
+    assert visible(out) == [8]
+
+
+def test_a_branch_from_before_is_committed_after_a_column_came(out):
+    """Its files lack it, and its rows have null."""
+    sink = DeltaSink(out, evolve="add")
+    handle = prepared(sink)
+    sink.before_tasks(NEW.schema)
+    sink.commit_transaction(str(T), [handle])
+    assert [row["note"] for row in rows(out)] == [None, None]
+
+
+@pytest.mark.parametrize("other", ["string", "long"])
+def test_two_jobs_add_a_column_at_one_moment(out, monkeypatch, other):
+    """The second finds it there; in another type that is a vote to abort, with both."""
+    sink, add = DeltaSink(out, evolve="add"), delta.add_fields
+
+    def add_second(table: Any, fields: Any) -> str:
+        monkeypatch.undo()
+        first = Field("note", PrimitiveType(other))
+        assert add(DeltaTable(out), [first])
+        return str(add(table, fields))
+
+    monkeypatch.setattr(delta, "add_fields", add_second)
+    sink.before_tasks(NEW.schema)
+    assert columns(out) == ["id", "region", "note"]
+    if other == "string":
+        sink.commit_transaction(str(T), [prepared(sink, NEW)])
+        assert visible(out) == [8]
+        return
+    with pytest.raises(ConfigurationError, match=TEXTS["two types"]):
+        prepared(sink, NEW)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        ("at", pa.time64("us"), "column 'at': it is time64"),
+        ("at", pa.timestamp("us"), r"column 'at': it is timestamp\[us\]"),
+        ("at", pa.timestamp("ns", "UTC"), r"column 'at': it is timestamp\[ns"),
+        ("n", pa.uint64(), "column 'n': it is uint64"),
+        ("Region", pa.string(), "column 'Region': it has 'region'"),
+    ],
+)
+def test_a_column_that_a_table_cannot_have(out, job, name, kind, says):
+    """Refused with its name and type: not read as another one, nor by fewer readers."""
+    batch = pa.record_batch(
+        [[1], [None]], pa.schema([("id", pa.int64()), (name, kind)])
+    )
+    with pytest.raises(ConfigurationError, match=says):
+        job(DeltaSink(out, evolve="add")).apply(0, [batch])
+    table = DeltaTable(out)
+    assert (table.version(), table.protocol().min_reader_version) == (0, 1)
+
+
+def test_times_without_a_zone_where_readers_know_them(tmp_path, job):
+    """A table that has such a column takes another one."""
+    kind = pa.timestamp("us")
+    out = tmp_path / "times"
+    DeltaTable.create(out, pa.schema([("id", pa.int64()), ("at", kind)]))
+    at = datetime.datetime(2024, 2, 29)  # noqa: DTZ001 - of no zone
+    batch = pa.record_batch([[1], [at]], pa.schema([("id", pa.int64()), ("to", kind)]))
+    job(DeltaSink(out, evolve="add")).apply(0, [batch])
+    assert rows(out) == [{"id": 1, "at": None, "to": at}]
+
+
+def test_a_column_of_nulls_waits_for_a_value(out, job):
+    """It has no type yet, and its rows lose nothing."""
+    orders = job(DeltaSink(out, evolve="add"))
+    nulls = pa.record_batch([[1], pa.nulls(1)], ["id", "note"])
+    orders.apply(0, [nulls])
+    assert columns(out) == ["id", "region"]
+    orders.apply(1, [NEW])
+    assert [row["note"] for row in rows(out)] == [None, "x"]
+
+
+def test_a_column_is_durable_before_a_task_begins(out, monkeypatch):
+    """A commit whose column was lost with the power would fit no table."""
+    sink = DeltaSink(out, evolve="add")
+    steps = flushed(monkeypatch, out)
+    sink.before_tasks(NEW.schema)
+    assert f"_delta_log/{1:020}.json" in steps
+    assert steps[-1] == "_delta_log"
+
+
+@pytest.mark.ci
+def test_killed_between_the_column_and_the_rows(out, job):
+    """The next start goes on with the table as it is."""
+    assert process(out.parent, "added").wait() == -9
+    assert (columns(out), visible(out)) == (["id", "region", "note"], [])
+    job(DeltaSink(out, evolve="add")).apply(0, [NEW])
+    assert visible(out) == [8]
+
+
 class Killed(DeltaSink):
     """Its process is killed at the commit of the table."""
 
     after = False
+    added = False
+
+    def begin(self, context: Any) -> Any:
+        if self.added:
+            os.kill(os.getpid(), 9)
+        return super().begin(context)
 
     def _append(self, *arguments: Any) -> str:
         if self.after:
@@ -775,10 +903,10 @@ def main(folder: Path, what: str, handles: str = "") -> None:
             handle = DeltaSink.handle_type(**kept)
             sink.commit_transaction(handle.transaction, [handle])
         return
-    killed = Killed(folder / "out")
-    killed.after = what == "after"
+    killed = Killed(folder / "out", evolve="add")
+    killed.after, killed.added = what == "after", what == "added"
     with contextlib.closing(open_log(f"sqlite:///{folder}/log.db")) as log:
-        FileJob(killed, log).apply(0)
+        FileJob(killed, log).apply(0, [NEW] if killed.added else None)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -18,7 +19,7 @@ from support.spark import numbers_of, started, write_numbers
 from support.stream_world import HAS_ARROW_WRITERS, World, below_a_root, failing_query
 from support.waiting import ANSWERED, until
 
-from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc import DeltaSink, ParticipantSink, Settings
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.testing import Fault, FaultProxy
 
@@ -249,6 +250,34 @@ def test_sinks_of_your_own_take_part(world, spark):
     run(world, name="with_files", folder=str(folder))
     assert world.held() == (numbers_of(2), numbers_of(2))
     assert in_files(folder) == numbers_of(2)
+
+
+class Lake(TwoPhaseCommitDataSource):
+    """Writes to a Delta table, and to nothing else."""
+
+    own_options = ("table",)
+
+    @classmethod
+    def name(cls) -> str:
+        return "lake"
+
+    def sink(self, settings: Settings) -> Any:
+        return DeltaSink(self.options["table"], evolve="add")
+
+
+def test_a_column_comes_to_a_delta_table(world, spark):
+    """It is added where the write is planned, before its tasks."""
+    deltalake = pytest.importorskip("deltalake")
+    table = world.folder / "lake"
+    deltalake.DeltaTable.create(table, pa.schema([("value", pa.int64())]))
+    spark.dataSource.register(Lake)
+    numbers = spark.range(4).withColumnRenamed("id", "value")
+    save(world, numbers, name="lake", table=str(table))
+    noted = numbers.selectExpr("value", "CAST(value AS string) AS note")
+    save(world, noted.repartition(2), name="lake", table=str(table))
+    rows = deltalake.DeltaTable(table).to_pyarrow_table().to_pylist()
+    notes = Counter((row["value"], row["note"]) for row in rows)
+    assert notes == Counter((n, note) for n in range(4) for note in (None, str(n)))
 
 
 def test_a_dataframe_is_one_batch(world, spark):

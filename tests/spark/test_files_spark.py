@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from support.spark import held, numbers_of, write_numbers
-from support.stream_world import session_setting
+from support.spark import ROWS, held, numbers_of, write_numbers
+from support.stream_world import BOTH_PATHS, session_setting
 
-from tracing_2pc import FileSink, ParticipantSink
+from tracing_2pc import DeltaSink, FileSink, ParticipantSink, TableSink
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.states import TransactionState
 
@@ -46,6 +49,30 @@ def test_a_service_and_a_folder_are_one_transaction(world, kind):
     assert Counter(row.value for row in rows) == numbers_of(3)
     assert held(world.folder / "a.db") == numbers_of(3)
     assert all(row.part == row.value % 3 for row in rows)
+
+
+@BOTH_PATHS
+def test_a_column_comes_to_tables(world):
+    """Whoever writes: the driver adds it to a Delta table, a task to a database."""
+    deltalake = pytest.importorskip("deltalake")
+    write_numbers(world.folder, range(1))
+    lake, shop = world.folder / "lake", f"sqlite:///{world.folder}/shop.db"
+    deltalake.DeltaTable.create(lake, pa.schema([("value", pa.int64())]))
+    sinks = [DeltaSink(lake, evolve="add"), TableSink(shop, "numbers", evolve="add")]
+    world.run(world.callback(sink=sinks))
+    write_numbers(world.folder, range(1, 2))
+    more = "value", "value % 3 AS part", "CAST(value AS TIMESTAMP) AS at", "NULL AS no"
+    world.run(world.callback(sink=sinks), world.source().selectExpr(*more))
+    assert world.state("test.1.1") is TransactionState.COMMITTED
+    table = deltalake.DeltaTable(lake).to_pyarrow_table()
+    assert table.column_names == ["value", "part", "at"]
+    with contextlib.closing(sqlite3.connect(world.folder / "shop.db")) as database:
+        rows = database.execute("SELECT value, part FROM numbers").fetchall()
+        (at,) = database.execute("SELECT max(at) FROM numbers").fetchone()
+    parts = {n: n % 3 if n >= ROWS else None for n in numbers_of(2)}
+    in_lake = {row["value"]: row["part"] for row in table.to_pylist()}
+    assert dict(rows) == in_lake == parts
+    assert at.startswith("1970-01-01")
 
 
 def begin(sink: FileSink, transaction: TransactionId) -> Any:

@@ -31,7 +31,12 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.sinks.base import finish_recovery, participants_of, write_branch
+from tracing_2pc.sinks.base import (
+    before_tasks,
+    finish_recovery,
+    participants_of,
+    write_branch,
+)
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -60,7 +65,8 @@ class FileJob:
         """Apply a batch; `fails` when all has voted. False: it was a replay."""
 
         def write(record: TransactionRecord) -> list[Receipt]:
-            given = rows_of(batch) if partitions is None else partitions
+            given = rows_of(batch) if partitions is None else [*partitions]
+            before_tasks(self.sink, lambda: given[0].schema)
             receipts = [
                 receipt
                 for number, rows in enumerate(given)

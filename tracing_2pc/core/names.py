@@ -151,6 +151,7 @@ SINK_METHODS: Final[dict[str, tuple[str, ...]]] = {
     "abort_transaction": ("abort_transaction",),
     "check_job": ("check_job",),
     "check_store": ("check_store",),
+    "before_tasks": ("before_tasks",),
     "finish_recovery": (
         "finish_recovery",
         "finish_recovering_context",

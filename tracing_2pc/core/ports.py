@@ -484,6 +484,12 @@ class SinkOptions(TwoPhaseCommitSink, Protocol):
     def check_store(self, handles: Sequence[Any]) -> None:
         """Refuse another store than that of these, the newest commit: at each start."""
 
+    def before_tasks(self, schema: Any) -> None:
+        """Make room for rows of this Arrow schema: in the driver, before their tasks.
+
+        It is called for each attempt at a batch. What it raises aborts that.
+        """
+
     def invoke_batch(self, handle: Any, batch: Any) -> None:
         """Write an Arrow batch: instead of `invoke`."""
 

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 from tracing_2pc.core import names
@@ -59,6 +59,9 @@ Sink = TwoPhaseCommitSink | DistributedSink
 @runtime_checkable
 class BranchWriter(Protocol):
     """A sink that runs the task's half of the protocol itself: see `write_branch`."""
+
+    main: Sink
+    """Takes the rows of a batch; its other participants keep some that are left."""
 
     def write_branch(
         self, context: BranchContext, batches: Iterable[Any]
@@ -144,6 +147,14 @@ def check_job(sink: Sink, application: str) -> None:
     for own in _own(participants_of(sink)):
         if check := find_method(own.sink, "check_job"):
             check(application)
+
+
+def before_tasks(sink: Sink, schema: Callable[[], Any]) -> None:
+    """Call `before_tasks(schema)` of each hand-written sink that has it."""
+    main = sink.main if isinstance(sink, BranchWriter) else sink
+    for own in _own(participants_of(main)):
+        if method := find_method(own.sink, "before_tasks"):
+            method(schema())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
@@ -16,14 +16,17 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
 )
 from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.sinks.branch_files import (
     exists,
     flush_folders,
     touch,
 )
 from tracing_2pc.sinks.delta_table import (
+    add_fields,
     lengths_of,
     mismatch,
+    new_fields,
     open_table,
     partition_types,
     raise_if_unsupported,
@@ -81,6 +84,9 @@ class DeltaSink(FolderSink[DeltaHandle]):
         table: a path, or a `file:///` URL, of a table that exists, in a file system
             with hard links (POSIX): the same for the driver and all executors.
         name: the participant's. Two sinks of one job with one table need two names.
+        evolve: with "add" a column that a batch has and the table has not is added,
+            nullable, by a commit of the table of its own, before the tasks of the
+            batch. It stays if the batch aborts or a process is killed.
 
     Raises:
         ConfigurationError: an object store, or a bad name.
@@ -89,8 +95,17 @@ class DeltaSink(FolderSink[DeltaHandle]):
     handle_type = DeltaHandle
     _kind = "table"
 
-    def __init__(self, table: str | os.PathLike[str], name: str | None = None) -> None:
+    def __init__(
+        self,
+        table: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        evolve: Literal["add"] | None = None,
+    ) -> None:
         super().__init__(table, name or "delta", "commits by hard links")
+        self._adds_columns = adds_columns(evolve)
+        if not self._adds_columns:  # then nothing has to be learnt of Spark
+            self.before_tasks = None  # type: ignore[assignment,method-assign]
         self._kept = set[TransactionId]()  # prepared, and never committed
         self._flushed = -1  # up to which version of the table
 
@@ -103,6 +118,30 @@ class DeltaSink(FolderSink[DeltaHandle]):
         """
         raise_if_unsupported(open_table(self._folder.path))
         super().check_job(application)
+
+    def before_tasks(self, schema: pa.Schema) -> None:
+        """Add the columns that the table lacks; without `evolve` it is None.
+
+        What is added is durable when this returns. Idempotent: of two jobs that add a
+        column at one moment, the second finds it there, or tries again.
+
+        Raises:
+            ConfigurationError: the table cannot have such a column; nothing is added.
+            ParticipantUnavailableError: not now.
+        """
+        failed = ""
+        for _ in range(_TRIES):
+            table = open_table(self._folder.path)
+            raise_if_unsupported(table)
+            if not (fields := new_fields(table, schema)):
+                break
+            failed = add_fields(table, fields)
+        else:
+            raise ParticipantUnavailableError(
+                f"no column could be added to {self._folder.path}: {failed}"
+            )
+        if table.version() > self._flushed:  # by a process that was killed then, too
+            self._flush_log(table.version())
 
     def begin(self, context: BranchContext) -> DeltaHandle:
         """Open a branch aside; a file of it is made with its first row.
@@ -133,6 +172,8 @@ class DeltaSink(FolderSink[DeltaHandle]):
         """
         import pyarrow as pa
 
+        if self._adds_columns:
+            batch = _without_untyped(batch, handle.schema.names)
         fault = mismatch(batch.schema, handle.schema, batch)
         if fault := fault or too_long(batch, handle.lengths):
             raise ConfigurationError(
@@ -424,3 +465,12 @@ def _stats(rows: int) -> str:
 
 def _files(handles: Sequence[DeltaHandle]) -> list[dict[str, Any]]:
     return [file for handle in handles for file in handle.files]
+
+
+def _without_untyped(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatch:
+    """Leave out columns that are only null, and that no column of these names keeps."""
+    from pyarrow import types
+
+    fields = enumerate(batch.schema)
+    kept = [n for n, f in fields if f.name in names or not types.is_null(f.type)]
+    return batch.select(kept)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.sinks.branch_files import text_of
-from tracing_2pc.sinks.values import cast_to
+from tracing_2pc.sinks.values import cast_to, with_nulls_inside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,6 +149,63 @@ def schema_of(table: Any) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(table.schema().to_arrow())
+
+
+def new_fields(table: Any, schema: pa.Schema) -> list[Any]:
+    """Return the columns of rows that a table lacks, in its types, nullable.
+
+    One that has nothing but nulls has no type yet: it is left out.
+
+    Raises:
+        ConfigurationError: a type that no column of it has, or would ask more of its
+            readers than the table does now; a name that only differs in case.
+    """
+    import pyarrow as pa
+    from deltalake import Schema
+
+    names = {field.name.lower(): field.name for field in table.schema().fields}
+    fields = []
+    for field in schema:
+        if (there := names.get(field.name.lower())) is None:
+            if pa.types.is_null(field.type):
+                continue
+            kept = with_nulls_inside(field.with_nullable(True))  # noqa: FBT003
+            try:
+                (made,) = Schema.from_arrow(pa.schema([kept])).fields
+                same = _same(kept.type, pa.schema(Schema([made]).to_arrow())[0].type)
+            except Exception:  # noqa: BLE001 - what delta-rs says of a type
+                same = False
+            if not same or _raises_protocol(table, made):
+                raise ConfigurationError(
+                    f"{table.table_uri} cannot have the column {field.name!r}: it is "
+                    f"{field.type!s:.60}, which no column there may be. Cast it"
+                )
+            fields.append(made)
+            names[field.name.lower()] = field.name
+        elif there != field.name:
+            raise ConfigurationError(
+                f"{table.table_uri} cannot have the column {field.name!r}: it has "
+                f"{there!r}, which differs in upper and lower case only"
+            )
+    return fields
+
+
+def add_fields(table: Any, fields: Sequence[Any]) -> str:
+    """Try to add columns; return why it failed. The table tells if it did."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table.alter.add_columns(list(fields))
+    except DeltaError as error:
+        return str(error).partition("\n")[0]
+    return "they are not there after their commit"
+
+
+def _raises_protocol(table: Any, field: Any) -> bool:
+    """Tell if a table that gets this column can be read by fewer readers."""
+    kind = field.to_json()
+    has_feature = "timestampNtz" in map(str, table.protocol().writer_features or ())
+    return "timestamp_nanos" in kind or ("timestamp_ntz" in kind and not has_feature)
 
 
 def partition_types(table: Any) -> dict[str, str]:

@@ -32,6 +32,7 @@ from tracing_2pc.core.states import Decision
 from tracing_2pc.protocol.decisions import describe_cause, in_a_line
 from tracing_2pc.sinks.base import (
     Sink,
+    before_tasks,
     participants_of,
     until_stopped,
     write_traced_branch,
@@ -131,13 +132,13 @@ def write(
         rejects_at_most=rejects_at_most,
     )
     job = Job.of(sink, application, chosen, replaces)
-    batches = to_table(rows).to_batches(max_chunksize=_ROWS)
+    table = to_table(rows)
     job.check()
     lifecycle.start(application)
     instruments.start(application)
     try:
         with contextlib.closing(open_log(chosen.log or "")) as opened:
-            return _Script(job, opened, batches).apply(batch)
+            return _Script(job, opened, table).apply(batch)
     finally:
         send_waiting(participants_of(job.sink))
         lifecycle.flush(_FLUSH_SECONDS)
@@ -147,7 +148,7 @@ def write(
 class _Script:
     job: Job
     log: OperatorLog
-    batches: list[pa.RecordBatch]
+    table: pa.Table
     rows: int = 0
     cancelled: bool = False
     error: Exception | None = None
@@ -202,9 +203,12 @@ class _Script:
 
     def _write(self, record: TransactionRecord) -> Sequence[Receipt]:
         context = record.context_of(BranchId(0, 0), stopping=lambda: self.cancelled)
-        batches = until_stopped(self.batches, context)
+        batches = self.table.to_batches(max_chunksize=_ROWS)
         try:
-            receipts = write_traced_branch(self.job.sink, context, batches)
+            before_tasks(self.job.sink, lambda: self.table.schema)
+            receipts = write_traced_branch(
+                self.job.sink, context, until_stopped(batches, context)
+            )
         except Exception as error:
             self.error, self.transaction = error, str(record.id)
             raise

@@ -30,7 +30,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, Decision
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.decisions import ask_until_answered
-from tracing_2pc.sinks.base import Sink, check_job, participants_of
+from tracing_2pc.sinks.base import Sink, before_tasks, check_job, participants_of
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.sinks.sending import send_waiting
@@ -38,6 +38,7 @@ from tracing_2pc.spark.links import check_links
 from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.spark.tasks import (
     FLUSH_SECONDS,
+    arrow_schema,
     freeze_gc,
     raise_if_unread,
     write_partition,
@@ -163,6 +164,7 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
         job = Job.of(self.sink(settings), application, settings, replaces, links)
         check_pickles(job.sink)
         _check_once(tuple(sorted(given.items())), job)
+        before_tasks(job.sink, lambda: arrow_schema(schema, links))
         return job
 
 

@@ -21,7 +21,7 @@ from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import Receipt, TransactionRecord, count_rows
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.sinks.base import Sink, participants_of
+from tracing_2pc.sinks.base import Sink, before_tasks, participants_of
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
@@ -45,7 +45,12 @@ from tracing_2pc.spark.query_errors import (
     reason_of,
     report_end,
 )
-from tracing_2pc.spark.tasks import Written, materialised, write_partitions
+from tracing_2pc.spark.tasks import (
+    Written,
+    arrow_schema,
+    materialised,
+    write_partitions,
+)
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import environment, lifecycle
@@ -351,12 +356,14 @@ class _Attempt:
     def _write(
         self, df: DataFrame, sink: Sink, record: TransactionRecord, route: int = 0
     ) -> list[Receipt]:
+        links = self.job.links
+        before_tasks(sink, lambda: arrow_schema(df.schema, links))
         written: Written
         if self.in_driver:
-            about = sink, record, route, self._stopping, self.job.links
+            about = sink, record, route, self._stopping, links
             written = write_in_driver(df, *about)
         else:
-            written = write_partitions(df, sink, record, self.job.links, route)
+            written = write_partitions(df, sink, record, links, route)
         self.arrow_bytes += written.arrow_bytes
         return written.receipts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -87,6 +88,18 @@ def raise_if_unread(schema: StructType) -> None:
     for field in schema:
         if re.search("interval (year|month)", field.dataType.simpleString()):
             raise year_month(field.name)
+
+
+def arrow_schema(schema: StructType, links: str | None) -> pa.Schema:
+    """Return the columns of a DataFrame as its tasks see them, without `links`."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    raise_if_unread(schema)
+    # Of time stamps a task's have the session's zone; not before PySpark 4.1.
+    has_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    columns = to_arrow_schema(schema, **({"timezone": "UTC"} if has_zone else {}))
+    return pa.schema([field for field in columns if field.name != links])
 
 
 def read_receipts(written: Iterable[str]) -> list[Receipt]:

@@ -8,13 +8,15 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracing_2pc.sinks.base import before_tasks
 from tracing_2pc.sinks.composite import as_single_sink
 from tracing_2pc.sinks.script import to_table
 from tracing_2pc.store import SqlDecisionLog
-from tracing_2pc.testing.sink_job import SinkJob
+from tracing_2pc.testing.sink_job import SinkJob, Tasks
 from tracing_2pc.testing.temporary_log import temporary_log
 
 if TYPE_CHECKING:
+    from tracing_2pc.core.model import Receipt
     from tracing_2pc.participant.engine import ParticipantEngine
     from tracing_2pc.sinks.base import Sink
 
@@ -75,11 +77,14 @@ def run_one_batch(
     """
     one = as_single_sink(sink)
     job = SinkJob(one, log or temporary_log(), application)
-    rows = iter(to_table(itertools.chain(*partitions)).to_batches(max_chunksize=1))
+    table = to_table(itertools.chain(*partitions))
+    rows = iter(table.to_batches(max_chunksize=1))
     branches = {
         f"{n}.0": [next(rows) for _ in part] for n, part in enumerate(partitions)
     }
-    return job.apply(
-        batch,
-        lambda tasks: [r for b in branches for r in tasks.write_arrow(b, branches[b])],
-    )
+
+    def write(tasks: Tasks) -> list[Receipt]:
+        before_tasks(one, lambda: table.schema)
+        return [r for b in branches for r in tasks.write_arrow(b, branches[b])]
+
+    return job.apply(batch, write)
