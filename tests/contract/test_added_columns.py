@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -18,6 +19,7 @@ from support.branches import Branch, json_lines, records
 from support.elsewhere import elsewhere
 from support.kinds import KINDS, prepared_transactions, sqlite_url, tagged_rows
 from support.participant import World, database_of, keep, refusal, select
+from support.postgres import named, running
 from support.texts import texts
 from support.waiting import AT_LAST, until
 
@@ -27,6 +29,15 @@ from tracing_2pc.participant.resources.added_columns import AddedColumns
 from tracing_2pc.testing.resource_process import at_once
 
 TEXTS = texts("columns")
+AUTOVACUUM = """
+autovacuum_naptime = 1
+autovacuum_vacuum_threshold = 10
+autovacuum_vacuum_scale_factor = 0
+autovacuum_vacuum_cost_limit = 1
+autovacuum_vacuum_cost_delay = 100
+"""
+"""It begins at once, and does not end by itself."""
+
 MADE_BY = {
     "the page": (
         "CREATE VIEW orders AS SELECT r.id, r.amount FROM (\n"
@@ -251,6 +262,28 @@ def test_readers_read_on(postgres_database, ledger):
             reader.join(AT_LAST)
     assert failed == []
     assert len(columns(ledger)) == 12
+
+
+@pytest.mark.ci
+def test_an_autovacuum_is_no_reader(tmp_path):
+    """PostgreSQL ends it for who has waited a second, and not for who gives up then."""
+    at_work = (
+        "SELECT pid FROM pg_locks WHERE relation = 'orders_tpc'::regclass "
+        "AND mode = 'ShareUpdateExclusiveLock'"
+    )
+    with running(str(tmp_path), AUTOVACUUM) as server:
+        world = tagged_rows(named(server.get_uri(), "postgres"), evolve="add")
+        with contextlib.closing(world.resource):
+            keep(world, "orders.1.1", old(1))
+            execute(
+                world,
+                "INSERT INTO orders_tpc SELECT n, 1, 0 "
+                "FROM generate_series(1, 99999) n",
+                "DELETE FROM orders_tpc WHERE tpc_tag = 0",
+            )
+            until(lambda: select(world.resource, at_work))
+            keep(world, "orders.2.1", new(2))
+            assert shown(world) == [(1, None), (2, "x")]
 
 
 def test_what_was_granted_on_the_view_stays(postgres_database, ledger, role):
