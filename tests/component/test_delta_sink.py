@@ -47,6 +47,8 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import Receipt, TransactionId
 from tracing_2pc.sinks import CompositeSink, delta
+from tracing_2pc.sinks.base import before_tasks
+from tracing_2pc.sinks.rejecting import RejectingSink
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import SinkContract
 
@@ -793,6 +795,16 @@ def test_a_branch_from_before_is_committed_after_a_column_came(out):
     sink.before_tasks(NEW.schema)
     sink.commit_transaction(str(T), [handle])
     assert [row["note"] for row in rows(out)] == [None, None]
+
+
+def test_rows_that_are_rejected_bring_their_table_no_column(tmp_path, out):
+    """It has columns of its own, whatever the batch has."""
+    kept = DeltaTable.create(tmp_path / "kept", SCHEMA)
+    keeper = DeltaSink(tmp_path / "kept", "kept", evolve="add")
+    sink = RejectingSink(DeltaSink(out, evolve="add"), keeper, 1)
+    before_tasks(sink, lambda: NEW.schema)
+    kept.update_incremental()
+    assert (columns(out)[-1], kept.version()) == ("note", 0)
 
 
 @pytest.mark.parametrize("other", ["string", "long"])
