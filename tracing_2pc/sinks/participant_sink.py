@@ -223,7 +223,7 @@ class ParticipantSink:
             try:
                 return _prepare_or_name(participant, handle)
             except RejectedRowsError as error:
-                return error.rows
+                return tuple(error.rows)
 
         answers: dict[str, Vote | tuple[RejectedRow, ...]] = {}
         if handle.context.rewrite:
