@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.branches import Branch, records
+from support.branches import Branch, prepare_at, records
+from support.relay import Topic, TopicRelay
 from support.texts import texts
+from support.waiting import PATIENT
 
 from tracing_2pc import FileSink, ParticipantSink, TableSink, write
 from tracing_2pc.core.errors import (
@@ -30,7 +32,12 @@ from tracing_2pc.core.model import BranchId, RejectedRow, TransactionId
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.embedded.addresses import with_options
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.choosing import conflict
+from tracing_2pc.outbox.records import Record
+from tracing_2pc.outbox.relay import Message
 from tracing_2pc.store import open_log
+from tracing_2pc.testing import served
 
 TEXTS = texts("rejects")
 Row = dict[str, Any]
@@ -355,15 +362,8 @@ class Ledger:
     def prepare(
         self, transaction: str, branch: Branch, name_rows: int | None = 9
     ) -> Vote:
-        return self.participant.prepare(
-            TransactionId.parse(transaction),
-            BranchId.parse(branch.branch),
-            lambda: io.BytesIO(branch.body),
-            rows=branch.rows,
-            length=len(branch.body),
-            digest=branch.digest,
-            name_rows=name_rows,
-        )
+        id_ = TransactionId.parse(transaction)
+        return prepare_at(self.participant, id_, branch, name_rows=name_rows)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -426,3 +426,36 @@ def test_a_prepare_is_answered_again_with_the_vote(ledger):
     """A second request for the same branch rejects nothing of the first one."""
     for name_rows in (None, 9):
         assert ledger.prepare("orders.1.1", ids(1), name_rows) is Vote.COMMIT
+
+
+class OddRelay(TopicRelay):
+    """A relay whose broker takes no odd ids, and nothing of a topic that is gone."""
+
+    gone = False
+
+    def check(self, records: Iterable[Record]) -> Iterator[Message]:
+        for row, record in enumerate(records):
+            if self.gone:
+                raise conflict("topic odd: there is none")
+            if record.values["id"] % 2:
+                raise conflict(f"record {row}, column id: it is odd", "id")
+            yield Message("even", None, record.text)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_relay_rejects_records_and_not_for_a_topic(tmp_path, gone):
+    """A record that cannot be sent is named; what is wrong with a topic names none."""
+    relay = OddRelay(Topic())
+    relay.gone = gone
+    outbox = Outbox(f"sqlite:///{tmp_path}/outbox.db", relay)
+    with contextlib.closing(outbox), served(outbox) as url:
+        topic = open_participant("topic", url, None, PATIENT)
+        id_ = TransactionId.parse("orders.1.1")
+        with pytest.raises(ParticipantRefusedError) as refused:
+            prepare_at(topic, id_, ids(2, 3, 4, 5, 6), name_rows=9)
+        rows = getattr(refused.value, "rows", ())
+        named = [(1, "id"), (3, "id")]
+        assert [(r.row, r.column) for r in rows] == ([] if gone else named)
+        assert all("record" not in r.reason for r in rows)
+        if not gone:
+            assert prepare_at(topic, id_, ids(2, 4, 6), name_rows=9) is Vote.COMMIT

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from flask import Flask, request
 from support import nats
-from support.branches import commit_of, prepare_at
+from support.branches import commit_of, prepare_at, records
 from support.cable import Cable, Link
 from support.participant import count
 from support.served import unserved
@@ -21,7 +21,11 @@ from support.transports import OPERATOR, OTHERS, TRANSPORTS, Served, through
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, until
 
 from participants.processes import stopping
-from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
+from tracing_2pc.core.errors import (
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+    RejectedRowsError,
+)
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
 from tracing_2pc.core.states import ParticipantState, Refusal, Vote
@@ -134,6 +138,28 @@ def test_a_definite_no_is_one(transport, url, monkeypatch):
     with pytest.raises(ParticipantUnavailableError, match="not 'search'") as elsewhere:
         other.resolve(ID, "commit", "a try")
     assert elsewhere.value.refusal is Refusal.MISDIRECTED
+
+
+@each
+def test_a_refusal_names_the_rows_that_it_is_about(rows, url):
+    """If it is asked to: their numbers, columns and reasons come over it."""
+    run_one_batch(ParticipantSink({"ledger": url}), ROWS)
+    with rows._database.setup() as connection:
+        add = "CREATE UNIQUE INDEX one_city ON cities_tpc (city)"
+        connection.exec_driver_sql(add)
+    cities = [row["city"] for row in ROWS]
+    branch = records(id=[7, 8, 9], city=["Basel", cities[0], "Basel"])
+    other = TransactionId("test", 8, 1)
+    with pytest.raises(ParticipantRefusedError) as refused:
+        prepare_at(ledger(url), other, branch)
+    assert not isinstance(refused.value, RejectedRowsError)
+    with pytest.raises(RejectedRowsError) as refused:
+        prepare_at(ledger(url), other, branch, name_rows=5)
+    assert [(r.row, r.column, r.reason) for r in refused.value.rows] == [
+        (1, "city", "UNIQUE"),
+        (2, "city", "UNIQUE"),
+    ]
+    assert refused.value.refusal is Refusal.CONFLICT
 
 
 @served

@@ -94,6 +94,7 @@ def prepare_at(
     transaction: TransactionId,
     branch: Branch = ONE,
     body: IO[bytes] | None = None,
+    **asked: Any,
 ) -> Vote:
     """Send a branch as a task does; what it tells of another body is about its own."""
     return participant.prepare(
@@ -103,6 +104,7 @@ def prepare_at(
         rows=branch.rows,
         length=len(branch.body),
         digest=branch.digest,
+        **asked,
     )
 
 

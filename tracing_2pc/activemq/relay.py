@@ -154,21 +154,24 @@ class ActiveMQRelay:
         for row, record in enumerate(records):
             message = self._choice.message(record, row)
             if not message.topic or _NO_QUEUE & set(message.topic):
-                raise conflict(f"record {row}: {message.topic[:70]!r} is no queue")
+                raise conflict(f"record {row}: {message.topic[:70]!r} is no queue", "")
             if message.topic.removeprefix("queue://").startswith("tpc."):
-                raise conflict(f"record {row}: {message.topic[:70]} is the relay's own")
+                why = f"record {row}: {message.topic[:70]} is the relay's own"
+                raise conflict(why, "")
             named = ("queue", message.topic), ("key", message.key or "")
             for name, text in (*named, *message.headers):
                 if _bytes_of(text) > _LONGEST_HEADER - len(name) or "\0" in text:
                     raise conflict(
                         f"record {row}: {name}: a header has at most "
-                        f"{_LONGEST_HEADER - len(name)} bytes, and none of them is 0"
+                        f"{_LONGEST_HEADER - len(name)} bytes, and none of them is 0",
+                        "",
                     )
             if (size := size_of(message)) > self._max_bytes:
                 raise conflict(
                     f"record {row}, column {longest_column(record)}: the record takes "
                     f"{size} bytes, {self._max_bytes} are allowed: raise max_bytes=, "
-                    "and maxDataLength at the broker"
+                    "and maxDataLength at the broker",
+                    longest_column(record),
                 )
             yield message
 

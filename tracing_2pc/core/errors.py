@@ -172,7 +172,8 @@ class RefusalError(TwoPhaseError):
 
     `detail` says what is wrong and what to do. Never SQL, a path or a record: the
     caller reads it. `state` is None where the answer speaks of none; `rows` are those
-    without which a branch would be prepared.
+    without which a branch would be prepared. `column` is given where one record is to
+    blame: the column whose value it is, or an empty text; None where none is.
     """
 
     def __init__(
@@ -183,22 +184,20 @@ class RefusalError(TwoPhaseError):
         state: str | None = None,
         transaction_id: str | None = None,
         rows: Sequence[RejectedRow] = (),
+        column: str | None = None,
     ) -> None:
         super().__init__(detail, transaction_id=transaction_id)
         self.refusal = refusal
         self.state = state
         self.rows = rows
+        self.column = column
 
 
 class MalformedError(RefusalError):
-    """A participant refuses a request that is not in its form.
+    """A participant refuses a request that is not in its form."""
 
-    `column` names the one whose value is to blame, where it is known.
-    """
-
-    def __init__(self, detail: str, column: str = "") -> None:
-        super().__init__(Refusal.MALFORMED, detail)
-        self.column = column
+    def __init__(self, detail: str, column: str | None = None) -> None:
+        super().__init__(Refusal.MALFORMED, detail, column=column)
 
 
 class DecisionLogError(TwoPhaseError):

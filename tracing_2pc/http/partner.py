@@ -158,7 +158,7 @@ class HttpPartner:
         self._unasked_until = time.monotonic() + min(retry_after, LONGEST_ASKED)
         if status in _CHECK_REFUSALS:
             detail = f"the partner refuses these records ({status})"
-            raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
+            raise RefusalError(Refusal.CONFLICT, detail, state="unknown", column="")
         if status // 100 != 2:
             said = f"answered {status}" if status else "did not answer"
             detail = f"the partner's check {said}: neither yes nor no: ask again"

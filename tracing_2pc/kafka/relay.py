@@ -215,15 +215,19 @@ class KafkaRelay:
                 raise conflict(
                     f"record {row}, column {longest_column(record)}: the record takes "
                     f"{size} bytes, topic {topic} takes {most}: raise its "
-                    "max.message.bytes"
+                    "max.message.bytes",
+                    longest_column(record),
                 )
             if (about := (topic, message.key is not None)) not in refusals:
                 refusals[about] = self._connected().refusal(
                     topic, keyed=about[1], encoded=encode is not None
                 )
             if refusals[about]:
-                column = f", column {self._key}" if isinstance(self._key, str) else ""
-                raise conflict(f"record {row}{column}: {refusals[about]}")
+                name = self._key if isinstance(self._key, str) else ""
+                column = f", column {name}" if name else ""
+                # With a key it is the topic that refuses, whatever a record has.
+                to_blame = None if about[1] else name
+                raise conflict(f"record {row}{column}: {refusals[about]}", to_blame)
             yield message
 
     def _connected(self) -> Broker:

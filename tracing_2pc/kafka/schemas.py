@@ -337,9 +337,10 @@ class Protobuf(_Registered):
 
 
 def _refused(row: int, topic: str, columns: Iterable[str], reason: str) -> RefusalError:
+    columns = [*columns]
     where = ", column ".join([f"record {row}", *columns])
     detail = f"{where}: the schema of topic {topic} does not take it"
-    return conflict(f"{detail}: {reason}" if reason else detail)
+    return conflict(f"{detail}: {reason}" if reason else detail, ", ".join(columns))
 
 
 def _said(error: Exception, record: Record, topic: str) -> RefusalError:

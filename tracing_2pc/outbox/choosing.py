@@ -46,7 +46,8 @@ class Choice:
         if not isinstance(place, str):
             chosen = _chosen(place, record, row, self._place_named)
             if chosen is None:
-                raise conflict(f"record {row}: {self._place_named}= returns none")
+                why = f"record {row}: {self._place_named}= returns none"
+                raise conflict(why, "")
             place = chosen
         key = self._key
         if isinstance(key, str):
@@ -61,10 +62,13 @@ class Choice:
         return Message(place, key, value, tuple(headers))
 
 
-def conflict(detail: str) -> RefusalError:
-    """Return the vote to abort because something cannot be sent."""
+def conflict(detail: str, column: str | None = None) -> RefusalError:
+    """Return the vote to abort because something cannot be sent.
+
+    `column` is given where one record is to blame, and may be empty.
+    """
     detail = f"no message can be sent: {detail}"
-    return RefusalError(Refusal.CONFLICT, detail, state="unknown")
+    return RefusalError(Refusal.CONFLICT, detail, state="unknown", column=column)
 
 
 def size_of(message: Message) -> int:
@@ -88,7 +92,7 @@ def _chosen(choose: ChooseText, record: Record, row: int, argument: str) -> str 
     except Exception as error:  # noqa: BLE001 - the user's code votes no by raising
         # Its message may hold the record.
         kind = type(error).__name__
-        raise conflict(f"record {row}: {argument}= raised {kind}") from None
+        raise conflict(f"record {row}: {argument}= raised {kind}", "") from None
     return chosen
 
 
@@ -110,5 +114,5 @@ def _column(record: Record, name: str, row: int, argument: str) -> str | None:
         if text is not None:
             text.encode()
     except UnicodeEncodeError:
-        raise conflict(f"record {row}, column {name}: no UTF-8") from None
+        raise conflict(f"record {row}, column {name}: no UTF-8", name) from None
     return text

@@ -175,6 +175,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _no_json(columns: Sequence[str]) -> RefusalError:
+    names = ", ".join(column.partition(" (")[0] for column in columns)
     cast = (
         f"; send CAST({columns[0].partition(' (')[0][:70]} AS STRING)"
         if columns
@@ -183,7 +184,8 @@ def _no_json(columns: Sequence[str]) -> RefusalError:
     return MalformedError(
         f"columns {', '.join(columns)}: a record cannot be JSON: it holds NaN, a time "
         "whose year, there, is before 1 or after 9999, a time zone that nobody knows, "
-        f"or a type that JSON has no form for{cast}"
+        f"or a type that JSON has no form for{cast}",
+        names,
     )
 
 

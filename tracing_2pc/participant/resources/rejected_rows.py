@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -38,6 +39,9 @@ BLOCK: Final = 1_000
 """Rows that are tried together: those that are written again for one that is refused.
 """
 
+_UPLOADS: Final = 10**6
+"""More than one search writes."""
+
 _KINDS: Final = {
     "23502": "NOT NULL",
     "23503": "FOREIGN KEY",
@@ -56,6 +60,7 @@ _COLUMNS_OF: Final = sa.text(
 )
 
 _LINE: Final = re.compile(r"^COPY [^\n]*?, line (\d+)(?:, column ([^\n:]*))?", re.M)
+_WHICH: Final = re.compile(r"\brecord \d+(, column [^:]*)?: ")
 _OF_SQLITE: Final = re.compile(
     r"(UNIQUE|NOT NULL|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?"
 )
@@ -80,6 +85,7 @@ class RejectedRows:
     _rows: dict[int, RejectedRow] = dataclasses.field(default_factory=dict)
     # Those that another row was in the way of, or not there yet for: kind, and row.
     _again: dict[int, tuple[str, Any]] = dataclasses.field(default_factory=dict)
+    _uploads: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     def find(self, source: Source) -> tuple[RejectedRow, ...]:
         """Return rows without which the others would be taken, all together.
@@ -216,10 +222,11 @@ class RejectedRows:
             connection.exec_driver_sql("ROLLBACK TO SAVEPOINT tpc_rows")
             failure = self._describe(connection, error)
         except RefusalError as error:
-            if error.refusal not in (Refusal.CONFLICT, Refusal.MALFORMED):
+            if error.column is None:
                 raise
             connection.exec_driver_sql("ROLLBACK TO SAVEPOINT tpc_rows")
-            failure = _Failure(getattr(error, "column", ""), str(error))
+            reason = _WHICH.sub("", str(error))  # its number here is not the branch's
+            failure = _Failure(error.column, reason)
         connection.exec_driver_sql("RELEASE SAVEPOINT tpc_rows")
         return failure
 
@@ -231,7 +238,9 @@ class RejectedRows:
         source = Source(stream, content.ARROW, stream.tell())
         source.rewind()
         ref = dataclasses.replace(self.upload.ref, rows=batch.num_rows)
-        upload = dataclasses.replace(self.upload, ref=ref)
+        # A tag for each: an outbox numbers its rows within one. No branch has these.
+        tag = -(self.upload.tag * _UPLOADS + next(self._uploads))
+        upload = dataclasses.replace(self.upload, ref=ref, tag=tag)
         arriving = self.table.arriving(source, upload)
         records = self.table.records(connection, arriving, upload)
         made = [batch for batch in records.batches if batch.num_rows]
