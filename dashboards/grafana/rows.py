@@ -237,6 +237,12 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             rates("tpc_aborts_total", JOB, "cause", "{{cause}}"),
         ),
         Panel(
+            "Rejected rows",
+            "Rows in a second that participants refused, kept by that of rejects.",
+            "ops",
+            rates("tpc_rows_rejected_total", JOB, "job", "{{job}}"),
+        ),
+        Panel(
             "Requests, by result",
             "Prepares, commits and aborts in a second, as participants and drivers "
             "saw them.",

@@ -461,6 +461,23 @@ EVENTS_NOT_READ: Final = Kind(
         ),
     ),
 )
+ROWS_REJECTED: Final = Kind(
+    "rows_rejected",
+    Subject.METRICS,
+    "participants refuse rows of a job, which go to its participant for them",
+    alerts=(
+        Alert(
+            "TpcRowsRejected",
+            "rows of {job} are rejected",
+            "Participants have refused rows within the last hour. Each is kept by the "
+            "participant of rejects, with who refused it and why; the others of its "
+            "batch have landed. More than rejects_at_most in one batch end the query.",
+            by=("job",),
+            promql="sum by (job) (increase(tpc_rows_rejected_total[1h])) > 0\n",
+            datadog="sum(last_1h):sum:tpc.rows.rejected{*} by {service}.as_count() > 0",
+        ),
+    ),
+)
 COMMITS_FAILING: Final = Kind(
     "commits_failing",
     Subject.METRICS,

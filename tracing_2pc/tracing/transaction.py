@@ -163,7 +163,7 @@ class OpenTelemetryTracing:
         instruments.add("tpc.transactions", {"outcome": str(record.decision)})
         if record.cause is not None:
             instruments.add("tpc.aborts", {"cause": record.cause})
-        if record.rejected:
+        if record.rejects:  # from zero on: a rate does not see how a series begins
             instruments.add("tpc.rows.rejected", {}, record.rejected)
 
     def record_answer(
