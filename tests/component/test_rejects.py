@@ -222,6 +222,22 @@ def test_where_rejects_refuses_the_batch_aborts(world):
     assert world.ids() == world.filed() == []
 
 
+@pytest.mark.parametrize("is_picky", [False, True])
+def test_what_is_prepared_is_dropped_where_rejects_refuses(sqlite, is_picky):
+    """A sink that finds nothing of a transaction by itself is told to drop its branch.
+
+    Also where the refusal names rows: they are not those of the batch.
+    """
+    sqlite.table("id bigint CHECK (id <> 2), amount bigint")
+    sqlite.table("participant text CHECK (participant = 'x')", "rejected")
+    own = Picky(frozenset(), name="own")
+    rejects = Strict(frozenset(), name="rejected") if is_picky else sqlite.sinks()[2]
+    with pytest.raises(AbortedError, match="rejected"):
+        sqlite.write(orders(1, 2, 3), sinks=[sqlite.sinks()[0], own, rejects])
+    assert own.prepared == set()
+    assert sqlite.ids() == []
+
+
 def test_rejects_must_be_a_participant(sqlite):
     """And not the only one."""
     for rejects, sinks in (
@@ -272,9 +288,10 @@ class Picky:
     at_once: bool = False
     name: str = "picky"
     kept: list[int] = dataclasses.field(default_factory=list)
+    prepared: set[str] = dataclasses.field(default_factory=set)
 
-    def begin(self, context: Any) -> dict[str, list[int]]:
-        return {"ids": []}
+    def begin(self, context: Any) -> dict[str, Any]:
+        return {"ids": [], "branch": str(context.branch)}
 
     def invoke(self, handle: Any, record: Row) -> None:
         handle["ids"].append(record["id"])
@@ -293,13 +310,22 @@ class Picky:
 
     def pre_commit(self, handle: Any) -> None:
         self.refuse(handle["ids"])
+        self.prepared.add(handle["branch"])
 
     def commit(self, handle: Any) -> None:
         self.kept += handle["ids"]
 
-    def abort(self, handle: Any) -> None: ...
+    def abort(self, handle: Any) -> None:
+        self.prepared.discard(handle["branch"])
 
     def abort_transaction(self, transaction_id: str, keep: Any) -> None: ...
+
+
+class Strict(Picky):
+    """Rejects whatever row it is given."""
+
+    def invoke(self, handle: Any, record: Row) -> None:
+        raise RejectedRowsError([RejectedRow(0, "record", "never")])
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -394,14 +394,18 @@ class Branch:
 
 
 def write_branch(
-    sink: Sink, context: BranchContext, batches: Iterable[Any]
+    sink: Sink,
+    context: BranchContext,
+    batches: Iterable[Any],
+    complete: Callable[[tuple[Receipt, ...]], tuple[Receipt, ...]] = tuple,
 ) -> tuple[Receipt, ...]:
     """Run the task's half of the protocol over the Arrow batches of one partition.
 
     Returns one receipt per participant. A partition without rows doesn't touch the
     sink: its votes are read_only. What no reader could read (`check_values`) does not
     reach it. When anything raises, the branch is aborted, and the error goes on: it is
-    the vote. Of a `ConfigurationError` it says that it comes at each try.
+    the vote. Of a `ConfigurationError` it says that it comes at each try. `complete` is
+    given the receipts, once all is prepared, and returns those that the task votes by.
     """
     if isinstance(sink, BranchWriter):
         return sink.write_branch(context, batches)
@@ -416,9 +420,9 @@ def write_branch(
                 failpoint("executor.mid_invoke")
             branch.write(batch)
         if branch is None:
-            return read_only(context.branch, context.participants)
+            return complete(read_only(context.branch, context.participants))
         failpoint("executor.before_pre_commit")
-        receipts = branch.prepare()
+        receipts = complete(branch.prepare())
     except BaseException as error:
         if branch is not None:
             branch.abort()

@@ -10,6 +10,7 @@ transaction commits both or neither.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -82,20 +83,12 @@ class RejectingSink(CompositeSink):
                 `ROUNDS` rounds, or a participant refuses the branch as a whole.
         """
         with _Kept() as kept:
-            rejected, context, receipts = self._write(context, kept, batches)
-            if count_rows(receipts) + len(rejected) != kept.count:
-                raise ContractError(
-                    f"{context.transaction_id}: {kept.count} rows came to branch "
-                    f"{context.branch}, {count_rows(receipts)} are written and "
-                    f"{len(rejected)} rejected",
-                    transaction_id=str(context.transaction_id),
-                )
-            return receipts + self._keep(context, kept, rejected)
+            return self._write(context, kept, batches)
 
     def _write(
         self, context: BranchContext, kept: _Kept, batches: Iterable[Any]
-    ) -> tuple[Rejected, BranchContext, tuple[Receipt, ...]]:
-        """Write rows until nobody rejects one; return what was rejected, and votes."""
+    ) -> tuple[Receipt, ...]:
+        """Write rows until nobody rejects one; return the votes of all."""
         rejected: dict[int, list[RejectedRow]] = {}
         first = context.branch
         rows: Iterator[Any] = kept.noting(batches)
@@ -107,8 +100,9 @@ class RejectingSink(CompositeSink):
                 rejects_at_most=self.at_most,
                 rewrite=rewrite,
             )
+            keep = functools.partial(self._keep, context, kept, rejected)
             try:
-                return rejected, context, write_branch(self.main, context, rows)
+                return write_branch(self.main, context, rows, keep)
             except RejectedRowsError as error:
                 for _ in rows:  # the sink may not have been given all of them
                     pass
@@ -127,19 +121,41 @@ class RejectingSink(CompositeSink):
         raise self._refuse(context, rejected, f" after {ROUNDS} rounds")
 
     def _keep(
-        self, context: BranchContext, kept: _Kept, rejected: Rejected
+        self,
+        context: BranchContext,
+        kept: _Kept,
+        rejected: Rejected,
+        receipts: tuple[Receipt, ...],
     ) -> tuple[Receipt, ...]:
-        """Prepare what was rejected, as a branch of the same id; or vote read_only."""
+        """Prepare what was rejected, as a branch of the same id; or vote read_only.
+
+        What it raises aborts the branch of the others, too.
+        """
+        if count_rows(receipts) + len(rejected) != kept.count:
+            raise ContractError(
+                f"{context.transaction_id}: {kept.count} rows came to branch "
+                f"{context.branch}, {count_rows(receipts)} are written and "
+                f"{len(rejected)} rejected",
+                transaction_id=str(context.transaction_id),
+            )
         if not rejected:
-            return read_only(context.branch, (self.rejects,))
+            return receipts + read_only(context.branch, (self.rejects,))
         failpoint("rejects.before_keeping")
         own = dataclasses.replace(
             context, participants=(self.rejects,), rejects_at_most=None, rewrite=0
         )
-        receipts = write_branch(self.keeper, own, [_records(own, kept, rejected)])
+        try:
+            votes = write_branch(self.keeper, own, [_records(own, kept, rejected)])
+        except RejectedRowsError as error:  # of its own, and not of the partition
+            raise ParticipantRefusedError(
+                f"{context.transaction_id}: {self.rejects}: {error}",
+                transaction_id=str(context.transaction_id),
+                participant=self.rejects,
+            ) from error
         failpoint("rejects.after_keeping")
         names = f"partition {context.branch.partition}: {name_rows(_all(rejected))}"
-        return tuple(dataclasses.replace(r, reason=names) for r in receipts)
+        named = (dataclasses.replace(vote, reason=names) for vote in votes)
+        return (*receipts, *named)
 
     def _refuse(
         self, context: BranchContext, rejected: Rejected, after: str = ""
