@@ -113,6 +113,20 @@ def test_a_decision_that_nobody_delivers_is_no_fault_of_participants(
     assert "--give-up" not in text
 
 
+def test_what_is_acknowledged_waits_for_nobody(operator: Operator) -> None:
+    """Also where the job that wrote it was stopped, or is gone."""
+    id_ = operator.at.committing(7)
+    record = operator.at.log.read(id_)
+    assert record is not None
+    for name in record.participants:
+        operator.at.commit(id_, name)
+    operator.at.finish(id_)
+    report(operator.at, record.run)
+    operator.at.log.report_end("orders", record.run)
+    assert "its driver" not in operator.out(0, "ls")
+    assert "nobody delivers it" not in operator.out(0, "explain", str(id_))
+
+
 def test_an_application_that_is_retired_is_missed_no_more(operator: Operator) -> None:
     """A person says why, once its driver is not seen; a running job is not retired."""
     retire = ("retire", "--application", "orders", "--reason", "it has moved", "--yes")

@@ -486,6 +486,8 @@ def is_undelivered(case: TransactionEvidence) -> bool:
     job, record = case.job, case.record
     if job is None or record is None or record.decision is None:
         return False
+    if record.state not in UNFINISHED:
+        return False  # who has acknowledged it is not among the evidence any more
     is_its_run = job.newest.run == record.run and job.state is not JobState.RUNNING
     # One that has acknowledged was asked, and so were all others, at once.
     tried = any(d.retries or d.acknowledged for d in case.deliveries.values())
