@@ -18,6 +18,7 @@ from tracing_2pc.core.errors import (
     DecisionLogError,
     DecisionUnknownError,
     HeuristicError,
+    ParticipantRefusedError,
 )
 from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
 from tracing_2pc.core.ports import Opening
@@ -279,3 +280,26 @@ def test_a_log_that_says_abort_after_all_is_not_taken_for_done(world, older):
         world.run_batch(0, write=older.write_and_copy)
     assert world.run_batch(0, run="run-2") is True
     assert world.visible() == 4
+
+
+@pytest.mark.parametrize(("at_most", "is_written"), [(9, False), (10, True)])
+def test_rows_that_all_tasks_reject_together_are_counted(world, at_most, is_written):
+    """Each task has kept below the limit: more than that abort the batch."""
+    coordinator = dataclasses.replace(
+        world.coordinator(), rejects="b", rejects_at_most=at_most
+    )
+
+    def apply() -> bool:
+        return coordinator.apply(
+            0, run="r", query="q", write=world.write, cancel=lambda _: None
+        )
+
+    if is_written:
+        assert apply() is True
+        record = world.log.read(FIRST)
+        assert (record.rejects, record.rejected, record.rows) == ("b", 10, 10)
+        return
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["too many are rejected"]):
+        apply()
+    assert world.log.read(FIRST).decision is Decision.ABORT
+    assert (world.in_doubt(), world.visible()) == (0, 0)
