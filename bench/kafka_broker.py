@@ -157,12 +157,18 @@ class Broker(Node):
             left = set(found.partitions)
             consumer.assign([TopicPartition(topic, number, 0) for number in left])
             while left:
-                message = until(lambda: consumer.poll(ANSWERED))
+                # A tombstone has no length, so that it is false.
+                message: Any = until(lambda: consumer.poll(ANSWERED), _is_message)
                 if message.error() is None:
                     yield message
                 else:
                     assert message.error().code() == KafkaError._PARTITION_EOF
                     left.discard(message.partition())
+
+
+def _is_message(polled: Any) -> bool:
+    """Whether a consumer has got one, and not nothing within its time."""
+    return polled is not None
 
 
 def _seen(message: Any) -> Seen:

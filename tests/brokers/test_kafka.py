@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import decimal
 import json
 import os
 import random
@@ -17,10 +18,10 @@ from typing import Any
 import pytest
 from confluent_kafka import IsolationLevel, Producer
 from confluent_kafka.admin import NewTopic
-from support.branches import ONE, OTHER, Branch, orders, records
+from support.branches import ONE, OTHER, Branch, json_lines, orders, records
 from support.brokers import NEEDS_KAFKA
 from support.kinds import sqlite_url
-from support.participant import World, end, keep, outgoing_of
+from support.participant import World, end, keep, outgoing_of, refusal
 from support.relay import expire
 from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, SOON, until
@@ -28,6 +29,7 @@ from support.waiting import AT_LAST, PATIENT, SOON, until
 from bench.kafka_broker import SECRET, Broker, running
 from brokers import kills, wire
 from brokers.publishing import asleep, assert_once, outbox, publish, publishing
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.kafka import KafkaRelay
 from tracing_2pc.outbox.publisher import Publisher
@@ -105,6 +107,64 @@ def test_what_cannot_be_sent_is_a_vote_to_abort(broker: Broker, tmp_path: Path) 
     assert TEXTS["no key"] in "".join(what for what, _ in compacted.unfit("unfit"))
     keyless = KafkaRelay(at, topic=small, key="shop")
     assert TEXTS["no column"] in vote(keyless, large, "keyless")
+
+
+@pytest.mark.ci
+def test_a_tombstone_is_a_key_without_a_value(broker: Broker, tmp_path: Path) -> None:
+    """In the order of its batches; no value has the column that says it."""
+    topic = broker.topic(1, cleanup_policy="compact")
+    relay = KafkaRelay(broker.address, topic=topic, key="id", tombstone="gone")
+    world = outbox(sqlite_url(tmp_path), relay)
+    relay.settle()
+    rows = records(
+        id=["a", "b"], day=[decimal.Decimal("1.50"), None], gone=[False, None]
+    )
+    keep(world, "orders.1.1", rows)
+    gone = json_lines({"id": "b", "gone": True}, {"id": "c", "n": 1, "gone": False})
+    keep(world, "orders.2.1", gone)
+    aborted = records(id=["a"], gone=[True])
+    assert world.prepare("orders.3.1", aborted).status_code == 200
+    assert world.abort("orders.3.1").status_code == 200
+    publish(broker, topic, tmp_path)
+    seen = [(one.key, one.value) for one in broker.read(topic)]
+    assert [(key, value and json.loads(value)) for key, value in seen] == [
+        (b"a", {"id": "a", "day": "1.50"}),
+        (b"b", {"id": "b", "day": None}),
+        (b"b", None),
+        (b"c", {"id": "c", "n": 1}),
+    ]
+
+    end(world.resource)
+
+
+@pytest.mark.ci
+def test_tombstones_go_to_a_compacted_topic(broker: Broker, tmp_path: Path) -> None:
+    """Another one is refused at a job's start, by each prepare, and by check."""
+    topic, new = broker.topic(1), f"{broker.topic(1)}-new"
+    relay = KafkaRelay(broker.address, topic=topic, key="id", tombstone="gone")
+    world = outbox(sqlite_url(tmp_path), relay)
+    world.resource.open()
+    with pytest.raises(ConfigurationError, match="allow_uncompacted=True"):
+        world.resource.settle()
+    row = records(id=[1], gone=[True])
+    assert TEXTS["not compacted"].format(topic=topic) in refusal(world, row)
+    assert TEXTS["not compacted"].format(topic=topic) in "".join(
+        what for what, _ in relay.unfit("unfit")
+    )
+    end(world.resource)
+    made = KafkaRelay(broker.address, topic=new, key="id", tombstone="gone")
+    world = outbox(sqlite_url(tmp_path, "made"), made)
+    world.resource.open()
+    world.resource.settle()
+    until(lambda: world.prepare("orders.1.1", row, once=True).status_code == 200)
+    end(world.resource)
+    told = {"key": "id", "tombstone": "gone", "allow_uncompacted": True}
+    allowed = KafkaRelay(broker.address, topic=topic, **told)
+    world = outbox(sqlite_url(tmp_path, "allowed"), allowed)
+    world.resource.open()
+    world.resource.settle()
+    keep(world, "orders.1.1", row)
+    end(world.resource)
 
 
 @pytest.mark.ci

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -12,12 +13,19 @@ from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError
 from support.texts import texts
 from support.waiting import AT_ONCE, PATIENT, UNDELAYED
 
-from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.kafka import KafkaRelay, broker, relay
+from tracing_2pc.outbox.choosing import Choice
 from tracing_2pc.outbox.records import Record
-from tracing_2pc.outbox.relay import Message, Position, Publication
+from tracing_2pc.outbox.relay import (
+    Message,
+    Position,
+    Publication,
+    read_block,
+    write_block,
+)
 
 PLACE = ("totals", 0)
 ONE = Position(1, "orders.1.1", "digest")
@@ -130,6 +138,8 @@ def settings_of(**config: str) -> dict[Any, Future[Any]]:
     return {"totals": said}
 
 
+UNCOMPACTED = {"cleanup.policy": "delete"}
+TOMBSTONES = {"key": "id", "tombstone": "gone"}
 AGE = {"message.timestamp.type": "CreateTime"}
 
 
@@ -139,6 +149,10 @@ AGE = {"message.timestamp.type": "CreateTime"}
         ({"cleanup.policy": "compact,delete"}, {}, "cleanup.policy"),
         ({"cleanup.policy": "compact"}, {"key": "shop"}, "cleanup.policy"),
         ({"cleanup.policy": "compact"}, {"key": "id"}, ""),
+        (UNCOMPACTED, TOMBSTONES, "allow_uncompacted=True"),
+        (UNCOMPACTED, TOMBSTONES | {"key": "shop"}, "allow_uncompacted=True"),
+        ({"cleanup.policy": "compact,delete"}, TOMBSTONES, ""),
+        (UNCOMPACTED, TOMBSTONES | {"allow_uncompacted": True}, ""),
         (AGE | {"message.timestamp.before.max.ms": "0"}, {}, "before"),
         ({"message.timestamp.before.max.ms": "0"}, {}, ""),
         (AGE | {"message.timestamp.after.max.ms": "3600000"}, {}, ""),
@@ -154,14 +168,80 @@ def test_what_a_topics_settings_refuse_is_a_vote_to_abort(
     kafka = KafkaRelay("broker:9092", topic="totals", **options)
     admin = SimpleNamespace(describe_configs=lambda *_, **__: settings_of(**config))
     monkeypatch.setattr(kafka._connected(), "_admin", admin)
-    record = Record({"id": 1, "shop": None}, "{}")
+    values = {"id": 1, "shop": None, "gone": False}
+    record = Record(values, json.dumps(values))
     if not named:
         assert [*kafka.check([record])]
         return
     with pytest.raises(RefusalError) as refused:
         list(kafka.check([record]))
     assert refused.value.refusal is Refusal.CONFLICT
+    if config is UNCOMPACTED:  # no record is to blame for it
+        assert refused.value.column is None
     assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"id": 1}, "column gone: there is none"),
+        ({"id": 1, "gone": 1}, "column gone: it is no boolean"),
+        ({"id": None, "gone": True}, "a tombstone without a key"),
+    ],
+)
+def test_a_record_that_does_not_say_whether_its_key_is_deleted(
+    monkeypatch, values, named
+):
+    """Is a vote to abort, which names the column."""
+    kafka = KafkaRelay("broker:9092", topic="totals", **TOMBSTONES)
+    compacted = {"cleanup.policy": "compact"}
+    admin = SimpleNamespace(describe_configs=lambda *_, **__: settings_of(**compacted))
+    monkeypatch.setattr(kafka._connected(), "_admin", admin)
+    with pytest.raises(RefusalError) as refused:
+        list(kafka.check([Record(values, json.dumps(values))]))
+    assert refused.value.refusal is Refusal.CONFLICT
+    assert named in str(refused.value)
+    assert refused.value.column == ("id" if values["id"] is None else None)
+
+
+@pytest.mark.parametrize("gone", [False, None])
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"id": 1},
+        {"id": 1, "note": '"gone": false, "gone": null'},
+        {'a"gone': False, "id": None, "b": None},
+        {"id": 1, "of": {"gone": False, "id": 2}},
+        {"of": [{"gone": None}, {"gone": False}], "id": 1},
+    ],
+)
+def test_a_value_lacks_the_column_of_its_tombstones_and_nothing_else(others, gone):
+    """Wherever the column stands, and whatever others hold that is called so."""
+    choice = Choice("totals", "id", (), "topic", "gone")
+    members = list(others.items())
+    for place in range(len(members) + 1):
+        values = dict([*members[:place], ("gone", gone), *members[place:]])
+        record = Record(values, json.dumps(values))
+        assert choice.message(record, 0).value == json.dumps(others)
+        encoded = choice.message(record, 0, lambda sent, *_: str(sent.values).encode())
+        assert encoded.value == str(others).encode()
+
+
+@pytest.mark.parametrize("key", [None, "gone"])
+def test_tombstones_need_a_key(key):
+    with pytest.raises(ConfigurationError, match="give key="):
+        KafkaRelay("broker:9092", topic="totals", key=key, tombstone="gone")
+
+
+def test_a_block_with_a_tombstone_is_read_by_no_relay_of_before():
+    """It cannot take it for a record without a value; others it reads as ever."""
+    kept = Message("totals", "a", "{}", (("kind", "x"),)), Message("totals", "b", b"1")
+    both = [*kept, Message("totals", "c", None)]
+    lists = [
+        len(json.loads(write_block(some).splitlines()[0])) for some in (kept, both)
+    ]
+    assert lists == [5, 6]
+    assert [m[:3] for m in read_block(write_block(both))] == [m[:3] for m in both]
 
 
 def test_batches_are_as_large_as_its_topic_takes(cluster, monkeypatch):

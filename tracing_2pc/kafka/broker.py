@@ -80,10 +80,19 @@ logger = logging.getLogger(__name__)
 
 
 def _refusals(
-    config: Mapping[str, str], *, keyed: bool, encoded: bool, seconds: float
+    config: Mapping[str, str],
+    *,
+    keyed: bool,
+    encoded: bool,
+    compacted: bool,
+    seconds: float,
 ) -> Iterator[tuple[str, str]]:
     """Yield why a topic's settings refuse records that take so long to arrive."""
-    if "compact" in config.get("cleanup.policy", "") and not keyed:
+    policy = config.get("cleanup.policy", "")
+    if policy and "compact" not in policy and compacted:
+        why = f"cleanup.policy is {policy}, and tombstones delete nothing there"
+        yield why, "set it to compact, or say allow_uncompacted=True"
+    if "compact" in policy and not keyed:
         yield "cleanup.policy is compact, and a record has no key", "give key="
     for name in _VALUES if not encoded else ():
         if config.get(name) == "true":
@@ -143,14 +152,15 @@ class Broker:
         self._cluster = ""
         self.cluster()
 
-    def make_topic(self, name: str) -> None:
-        """Make a topic as the broker does by default, if it is not there, and we may.
+    def make_topic(self, name: str, *, compacted: bool = False) -> None:
+        """Make a topic, if it is not there, and we may: else as the broker does.
 
         Raises:
             KafkaException: the broker does not answer.
         """
         try:
-            self._make(NewTopic(name))
+            policy = {"cleanup.policy": "compact"} if compacted else {}
+            self._make(NewTopic(name, config=policy))
         except KafkaException as error:
             if error.args[0].code() < 0:  # the client's own, as a time-out
                 raise
@@ -189,18 +199,22 @@ class Broker:
         self._limits[topic] = (most, time.monotonic())
         return most
 
-    def refusal(self, topic: str, *, keyed: bool, encoded: bool) -> str:
+    def refusal(
+        self, topic: str, *, keyed: bool, encoded: bool, compacted: bool
+    ) -> str:
         """Say why a topic's settings refuse a record, as `most_bytes` has found them.
 
         Args:
             topic: where it goes.
             keyed: whether it has a key.
             encoded: whether its value has a schema.
+            compacted: whether tombstones go there, and the topic must be compacted.
         """
         found = _refusals(
             self._configs.get(topic, {}),
             keyed=keyed,
             encoded=encoded,
+            compacted=compacted,
             seconds=self._timeout,
         )
         return next((f"topic {topic}: {why}: {cure}" for why, cure in found), "")
@@ -263,11 +277,12 @@ class Broker:
         *,
         keyed: bool,
         encoded: bool,
+        compacted: bool,
     ) -> Iterator[tuple[str, str]]:
         """Yield what may lose or stop what is published, each with its cure.
 
         What the principal may not ask is left out. A transaction may take `seconds`.
-        Whether records are `keyed` and `encoded` is as for `refusal`.
+        `keyed`, `encoded` and `compacted` are as for `refusal`.
 
         Raises:
             KafkaException: the broker does not answer.
@@ -312,7 +327,11 @@ class Broker:
                 )
             if rights is _RIGHTS:
                 for why, cure in _refusals(
-                    config, keyed=keyed, encoded=encoded, seconds=seconds
+                    config,
+                    keyed=keyed,
+                    encoded=encoded,
+                    compacted=compacted,
+                    seconds=seconds,
                 ):
                     yield f"topic {topic}: {why}", cure
             policy = config.get("cleanup.policy", "compact")

@@ -95,6 +95,13 @@ class KafkaRelay:
         value: `schemas.Avro` or `schemas.Protobuf`; None: JSON.
         headers: columns whose texts are headers, too. Each message has `tpc-key`,
             `tpc-transaction` and the trace context of its commit.
+        tombstone: boolean column; needs `key`. A record in which it is true is sent
+            with its key and without a value, so that compaction deletes the key. Null
+            is false. The column is in no value. A relay of a release that has no
+            tombstones does not publish a transaction with one: it waits.
+        allow_uncompacted: let tombstones go to a topic whose `cleanup.policy` is not
+            compact, where nothing is deleted by them. Else it is refused: at a job's
+            start, by the vote to abort of each prepare, and by `tracing-2pc check`.
         settings: of librdkafka, by its names, as for security. A secret is a
             reference, `env:NAME` or `file:PATH`.
         timeout: seconds that a call to the broker waits, at most.
@@ -104,7 +111,8 @@ class KafkaRelay:
             broker's `transaction.max.timeout.ms`.
 
     Raises:
-        ConfigurationError: a setting that is the relay's, or a secret that is none.
+        ConfigurationError: a setting that is the relay's, or a secret that is none, or
+            `tombstone` without `key`.
     """
 
     def __init__(
@@ -114,6 +122,8 @@ class KafkaRelay:
         topic: str | ChooseText,
         key: str | ChooseText | None = None,
         headers: Sequence[str] = (),
+        tombstone: str | None = None,
+        allow_uncompacted: bool = False,
         value: Encoding | None = None,
         settings: Mapping[str, str] | None = None,
         timeout: float = 10.0,
@@ -122,11 +132,16 @@ class KafkaRelay:
         settings = dict(settings or {})
         if taken := sorted(OWN_SETTINGS & settings.keys()):
             raise ConfigurationError(f"settings: {', '.join(taken)}: the relay's own")
+        if tombstone is not None and (key is None or key == tombstone):
+            raise ConfigurationError(
+                f"tombstone={tombstone!r} deletes the key of a record: give key="
+            )
         check_references(settings, SECRETS)
         self._timeout = timeout
         self._topic = topic
         self._key = key
-        self._choice = Choice(topic, key, headers, "topic")
+        self._choice = Choice(topic, key, headers, "topic", tombstone)
+        self._must_compact = tombstone is not None and not allow_uncompacted
         self._encoding = value
         self._servers = servers
         self._settings = settings
@@ -188,9 +203,29 @@ class KafkaRelay:
         """
         broker = self._connected()
         if make and isinstance(self._topic, str):
-            broker.make_topic(self._topic)
+            broker.make_topic(self._topic, compacted=self._must_compact)
         cluster = broker.cluster()
         return cluster and f"kafka:{cluster}"
+
+    def settle(self) -> None:
+        """Refuse a topic that its tombstones are not for, when a job starts.
+
+        Raises:
+            ConfigurationError: with the setting that cures it.
+            RefusalError: the broker does not say: each prepare asks again.
+        """
+        if self._must_compact and isinstance(self._topic, str):
+            self._connected().most_bytes(self._topic)
+            if refusal := self._refusal(self._topic, keyed=True):
+                raise ConfigurationError(refusal)
+
+    def _refusal(self, topic: str, *, keyed: bool) -> str:
+        return self._connected().refusal(
+            topic,
+            keyed=keyed,
+            encoded=self._encoding is not None,
+            compacted=self._must_compact,
+        )
 
     # --- at prepare ------------------------------------------------------------------
 
@@ -219,14 +254,13 @@ class KafkaRelay:
                     longest_column(record),
                 )
             if (about := (topic, message.key is not None)) not in refusals:
-                refusals[about] = self._connected().refusal(
-                    topic, keyed=about[1], encoded=encode is not None
-                )
+                refusals[about] = self._refusal(topic, keyed=about[1])
             if refusals[about]:
                 name = self._key if isinstance(self._key, str) else ""
                 column = f", column {name}" if name else ""
-                # With a key it is the topic that refuses, whatever a record has.
-                to_blame = None if about[1] else name
+                # What it refuses with a key, too, is no record's fault.
+                is_topics = about[1] or self._refusal(topic, keyed=True)
+                to_blame = None if is_topics else name
                 raise conflict(f"record {row}{column}: {refusals[about]}", to_blame)
             yield message
 
@@ -489,6 +523,7 @@ class KafkaRelay:
             self._transaction_timeout,
             keyed=self._key is not None,
             encoded=self._encoding is not None,
+            compacted=self._must_compact,
         )
 
     def _topics(self, broker: Broker) -> list[str]:

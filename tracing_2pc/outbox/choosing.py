@@ -23,7 +23,9 @@ Encode: TypeAlias = Callable[[Record, int, str], bytes]
 class Choice:
     """Makes a message of a record: `place` and `key` may be functions of it.
 
-    `place_named` is what the argument `place` is called where it is given.
+    `place_named` is what the argument `place` is called where it is given. A record in
+    which the boolean column `tombstone` is true has no value; in others it has all
+    columns but this one.
     """
 
     def __init__(
@@ -32,11 +34,17 @@ class Choice:
         key: str | ChooseText | None,
         headers: Sequence[str],
         place_named: str,
+        tombstone: str | None = None,
     ) -> None:
         self._place = place
         self._key = key
         self._headers = tuple(headers)
         self._place_named = place_named
+        self._tombstone = tombstone
+        self._members = {
+            value: f"{json.dumps(tombstone)}: {json.dumps(value)}"
+            for value in (False, None)
+        }
 
     def message(
         self, record: Record, row: int, encode: Encode | None = None
@@ -58,8 +66,39 @@ class Choice:
         for name in self._headers:
             if (text := _column(record, name, row, "headers")) is not None:
                 headers.append((name, text))
+        if self._tombstone is not None:
+            text = self._text_without(self._tombstone, record, row)
+            if text is None:
+                if key is None:
+                    column = self._key if isinstance(self._key, str) else ""
+                    raise conflict(f"record {row}: a tombstone without a key", column)
+                return Message(place, key, None, tuple(headers))
+            values = record.values
+            if encode:
+                values = {n: v for n, v in values.items() if n != self._tombstone}
+            record = Record(values, text)
         value = encode(record, row, place) if encode else record.text
         return Message(place, key, value, tuple(headers))
+
+    def _text_without(self, tombstone: str, record: Record, row: int) -> str | None:
+        """Return a record as JSON without this column; None where it is true."""
+        is_deleted = record.values.get(tombstone, self)
+        if is_deleted is not None and not isinstance(is_deleted, bool):
+            reason = "there is none" if is_deleted is self else "it is no boolean"
+            raise conflict(
+                f"record {row}, column {tombstone}: {reason}, tombstone= needs one"
+            )
+        if is_deleted:
+            return None
+        member, text = self._members[is_deleted], record.text
+        if text.count(member) == 1:  # else another one has it, within a column
+            before, _, after = text.partition(member)
+            if after.startswith(", "):
+                return f"{before}{after[2:]}"
+            return f"{before.removesuffix(', ')}{after}"
+        members = json.loads(text)
+        del members[tombstone]
+        return json.dumps(members)
 
 
 def conflict(detail: str, column: str | None = None) -> RefusalError:
@@ -73,7 +112,7 @@ def conflict(detail: str, column: str | None = None) -> RefusalError:
 
 def size_of(message: Message) -> int:
     """Return the bytes of its value, key and headers."""
-    size = len(message.value) + len((message.key or "").encode())  # JSON is ASCII
+    size = len(message.value or "") + len((message.key or "").encode())  # JSON is ASCII
     for text in itertools.chain(*message.headers):
         size += len(text.encode())
     return size

@@ -178,7 +178,8 @@ class Outbox(ParticipantEngine):
         """Compare a relay's broker with the one on record; make its topic, if new.
 
         Raises:
-            ConfigurationError: it is another broker than this outbox belongs to.
+            ConfigurationError: it is another broker than this outbox belongs to, or
+                what the relay says.
         """
         publications, relay = self._outgoing, self._partner
         if isinstance(publications, Requests) or not isinstance(relay, Relay):
@@ -186,8 +187,12 @@ class Outbox(ParticipantEngine):
         try:
             make = not is_used(publications.positions())
             publications.check_broker(relay.identify(make=make))
+            if (settle := getattr(relay, "settle", None)) is not None:
+                settle()
         except AnotherBrokerError as error:
             raise ConfigurationError(str(error)) from None
+        except ConfigurationError:
+            raise
         except Exception as error:  # noqa: BLE001 - each prepare asks again
             logger.info("outbox: not known yet which broker it is: %s", error)
 
@@ -380,7 +385,7 @@ def _in_blocks(messages: Iterator[Message]) -> Iterator[list[Message]]:
     block, size = [], 0
     for message in messages:
         block.append(message)
-        size += len(message.value)
+        size += len(message.value or "")
         if len(block) >= _BLOCK or size >= _BLOCK_SIZE:
             yield block
             block, size = [], 0

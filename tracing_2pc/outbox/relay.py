@@ -22,28 +22,37 @@ class Message(NamedTuple):
 
     topic: str
     key: str | None
-    value: str | bytes
+    value: str | bytes | None  # None: a tombstone, which says that its key is deleted
     headers: tuple[tuple[str, str], ...] = ()
 
 
 def write_block(messages: Sequence[Message]) -> str:
     """Write messages as they are stored together: their values as they are."""
     topics, keys, values, headers = zip(*messages, strict=True)
-    texts = [v if isinstance(v, str) else base64.b64encode(v).decode() for v in values]
+    texts = [
+        base64.b64encode(v).decode() if isinstance(v, bytes) else v or ""
+        for v in values
+    ]
     sizes, kinds = list(map(len, texts)), [isinstance(v, bytes) for v in values]
-    head = json.dumps([topics, keys, sizes, kinds, headers])
+    tombstones = [value is None for value in values]
+    # A relay of before there were tombstones cannot read what has one more list.
+    more = [tombstones] if any(tombstones) else []
+    head = json.dumps([topics, keys, sizes, kinds, headers, *more])
     return "".join([head, "\n", *texts])
 
 
 def read_block(text: str) -> Iterator[tuple[Any, ...]]:
     """Read what `write_block` wrote: what each message is made of, in its order."""
     head = text.partition("\n")[0]
-    topics, keys, sizes, kinds, headers = json.loads(head)
+    topics, keys, sizes, kinds, headers, *more = json.loads(head)
     ends = itertools.accumulate(sizes, initial=len(head) + 1)
     values: list[Any] = [text[start:end] for start, end in itertools.pairwise(ends)]
     if any(kinds):
         pairs = zip(values, kinds, strict=True)
         values = [base64.b64decode(v) if is_bytes else v for v, is_bytes in pairs]
+    if more:
+        (tombstones,) = more
+        values = [None if t else v for v, t in zip(values, tombstones, strict=True)]
     return zip(topics, keys, values, headers, strict=True)
 
 
@@ -93,7 +102,9 @@ class Relay(Protocol):
 
     `check` is called from many threads, the others from one, and after a fork. What
     they raise means that nothing is known: `take_over` follows. What it has as
-    `address`, a text, stands in messages about its broker.
+    `address`, a text, stands in messages about its broker. If it has
+    `settle`, that is called at a job's start, after `identify`, without arguments; it
+    may raise `ConfigurationError`.
     """
 
     def open(self) -> None:
