@@ -101,7 +101,7 @@ def test_old_rows_are_deleted_beside_a_batch_that_is_prepared(
     """By the SQL of the page: what is prepared is committed whole, and a replay of the
     batch whose rows are gone writes nothing."""
     url = postgres_database.replace("postgresql:", "postgresql+psycopg:")
-    (delete,) = blocks(page("deleting-rows"), "sql")
+    delete, _ = blocks(page("deleting-rows"), "sql")
     settings = Settings(log=temporary_log().address)
     old = pa.RecordBatch.from_pydict({"ordered_on": ["2024-12-31", "2025-03-01"]})
     with (
@@ -127,6 +127,22 @@ def test_old_rows_are_deleted_beside_a_batch_that_is_prepared(
         assert database.execute(delete).rowcount == 1
         assert coordinator.open(1, "later", None).replay
         assert [day for (day,) in database.execute(days)] == shown[1:]
+
+
+def test_deletions_that_hide_nothing_are_deleted(postgres_database, database):
+    """By the SQL of the page: one that hides an older row stays as long as that."""
+    _, delete = blocks(page("deleting-rows"), "sql")
+    mark = "&" if "?" in postgres_database else "?"
+    address = f"{postgres_database}{mark}table=orders&key=id&deleted=gone"
+    sink, log = ParticipantSink({"orders": address}), temporary_log()
+    batches = [{"a": False, "b": False}, {"a": True, "c": True}, {"b": False}]
+    sink.check("test")
+    for number, keys in enumerate(batches):
+        rows = [{"id": key, "gone": gone} for key, gone in keys.items()]
+        assert run_one_batch(sink, rows, log=log, batch=number)
+        assert database.execute(delete).rowcount == min(number, 1)
+        shown = database.execute("SELECT id FROM orders ORDER BY id").fetchall()
+        assert shown == [("a",), ("b",)][bool(number) :]
 
 
 def test_an_application_is_retired(tmp_path, monkeypatch, capsys):

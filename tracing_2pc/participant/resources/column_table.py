@@ -86,6 +86,8 @@ class ColumnTable:
         stamp: returns further columns, and their values, for all records of an upload,
             given all the names of the table.
         check: raises `ConfigurationError` for a table that must not take records.
+        written: is called when the records of an upload are in the open transaction; it
+            may raise `RefusalError`.
         view: what readers read in its place.
         key: columns by which that shows one row.
         will_be_prepared: its transactions are, and keep the locks of what they read.
@@ -103,6 +105,7 @@ class ColumnTable:
         stamp: Callable[[BranchUpload, frozenset[str]], dict[str, Any]] = lambda *_: {},
         check: Callable[[TableLook], None] = lambda _: None,
         *,
+        written: Callable[[Connection, BranchUpload], None] = lambda *_: None,
         view: str | None = None,
         key: Sequence[str] = (),
         will_be_prepared: bool = False,
@@ -114,6 +117,7 @@ class ColumnTable:
         self._create = create
         self._stamp = stamp
         self._check = check
+        self._written = written
         self._view = view
         self._key = frozenset(key)
         self._will_be_prepared = will_be_prepared
@@ -180,11 +184,9 @@ class ColumnTable:
         types = known.look.exact if upload.is_large else {}
         exact = _exact_for(types, schema.names, stamp)
         stamped = self._stamped(batches, fields, stamp, exact)
-        records = Records(stamped, exact is not None, known.look.has_deferred_checks)
-        if known.look.has_parts:
-            again = functools.partial(self._unaltered, connection, known)
-            records = records._replace(written=again)
-        return records
+        written = functools.partial(self._check_written, connection, known, upload)
+        deferred = known.look.has_deferred_checks
+        return Records(stamped, exact is not None, deferred, written)
 
     def refused(self) -> None:
         """Read it again before the next records, or make it."""
@@ -233,11 +235,14 @@ class ColumnTable:
                 connection = stack.enter_context(self._database.beside.look())
             return self._database.look_at(connection, self.name, self._view)
 
-    def _unaltered(self, connection: Connection, known: TableSnapshot) -> None:
+    def _check_written(
+        self, connection: Connection, known: TableSnapshot, upload: BranchUpload
+    ) -> None:
         """Look again, with the rows there, at what is locked with its rows only."""
-        if self._found(connection) != known.found:
+        if known.look.has_parts and self._found(connection) != known.found:
             detail = "a partition was altered while rows were written: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail)
+        self._written(connection, upload)
 
     def _fitting(
         self, known: TableSnapshot, schema: pa.Schema, *, partial: bool

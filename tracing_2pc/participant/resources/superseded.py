@@ -94,25 +94,29 @@ class SupersededRows:
 
     def _delete(self, connection: Connection, tag: int, limit: int) -> int:
         dialect = connection.dialect.name
-        key = [_in_text(name, connection) for name in self._key]
-        if dialect == "postgresql":
-            number: str | None = ""
-            same = [f"o.{name} IS NOT DISTINCT FROM n.{name}" for name in key]
-            same.append(f"{_hash(key, 'o.')} = {_hash(key, 'n.')}")
-        else:
+        key = [in_text(name, connection) for name in self._key]
+        number: str | None = ""
+        if dialect != "postgresql":
             number = row_number(connection, self._name)
-            same = [f"o.{name} IS n.{name}" for name in key]
         if number is None:
             return 0
         names = {
-            "table": _in_text(self._table, connection),
-            "hidden": _in_text(self._hidden, connection),
+            "table": in_text(self._table, connection),
+            "hidden": in_text(self._hidden, connection),
             "number": number,
         }
-        on = " AND ".join(same)
-        older = _OLDER.format(key=", ".join(key), same=on, **names)
+        same = same_key(key, dialect)
+        older = _OLDER.format(key=", ".join(key), same=same, **names)
         statement = sa.text(_DELETE[dialect].format(older=older, **names))
         return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
+
+
+def same_key(key: Sequence[str], dialect: str) -> str:
+    """Return the SQL that finds the rows `o` with the key of the rows `n`."""
+    if dialect != "postgresql":
+        return " AND ".join(f"o.{name} IS n.{name}" for name in key)
+    same = [f"o.{name} IS NOT DISTINCT FROM n.{name}" for name in key]
+    return " AND ".join([*same, f"{_hash(key, 'o.')} = {_hash(key, 'n.')}"])
 
 
 def _hash(key: Sequence[str], row: str = "") -> str:
@@ -120,7 +124,7 @@ def _hash(key: Sequence[str], row: str = "") -> str:
     return f"hash_record(ROW({', '.join(f'{row}{name}' for name in key)}))"
 
 
-def _in_text(name: str, connection: Connection) -> str:
+def in_text(name: str, connection: Connection) -> str:
     """Return a quoted name as SQLAlchemy's `text` wants it: it is no parameter."""
     if connection.dialect.paramstyle in ("format", "pyformat"):
         name = name.replace("%%", "%")  # `text` doubles it

@@ -22,8 +22,9 @@ from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import TAG, Tables
 from tracing_2pc.participant.resources.column_table import ColumnTable
-from tracing_2pc.participant.resources.columns import sql_type
+from tracing_2pc.participant.resources.columns import python_type, sql_type
 from tracing_2pc.participant.resources.loader import check_prefix
+from tracing_2pc.participant.resources.repeated_keys import RepeatedKeys
 from tracing_2pc.participant.resources.superseded import SupersededRows
 from tracing_2pc.participant.resources.tagged_branches import (
     TaggedBranches,
@@ -33,6 +34,12 @@ from tracing_2pc.participant.resources.tagged_branches import (
 _TAG: Final = "tpc_tag"
 _OWNER: Final = ("tpc_application", "tpc_batch")
 """Columns of a row's application and batch: with a key the latest row is shown."""
+
+_HIDES: Final = re.compile(
+    r'"?tpc_nth"? = 1\)?\s+AND\s+\(?'
+    r'(?:"?\w+"?\.)?(?:"((?:[^"]|"")+)"|(\w+)) IS NOT TRUE'
+)
+"""In a view of ours, as the database shows it: the column of `deleted=`."""
 
 
 _OPTIONS: Final = sa.text(
@@ -82,6 +89,10 @@ class TaggedRows(ParticipantEngine):
             Rows from before there was a key belong to the application in
             `tpc_application`: what the SQL of the error says is the only one known,
             or nobody.
+        deleted: boolean column; needs `key`. A row in which it is true hides its key,
+            of its own application, until the key comes again; null is false. The row
+            stays in the table as long as the key has no newer one. A key that a batch
+            brings twice is a vote to abort, which names the key's columns.
         triggers: let triggers of the table fire when a branch is prepared.
         evolve: with "add" a column that a batch has and the table has not is added to
             table and view, nullable, at the end, before the batch is written. It stays
@@ -90,7 +101,8 @@ class TaggedRows(ParticipantEngine):
         clock: Unix seconds; by default the database's clock.
 
     Raises:
-        ConfigurationError: a password in the URL, or a name that cannot be a table.
+        ConfigurationError: a password in the URL, or a name that cannot be a table, or
+            `deleted` without `key`.
     """
 
     def __init__(
@@ -99,6 +111,7 @@ class TaggedRows(ParticipantEngine):
         table: str,
         key: str | Sequence[str] | None = None,
         *,
+        deleted: str | None = None,
         triggers: bool = False,
         evolve: Literal["add"] | None = None,
         clock: Callable[[], float] | None = None,
@@ -106,8 +119,12 @@ class TaggedRows(ParticipantEngine):
         tables = Tables("tagged_rows", check_prefix(table))
         journal = Journal(tables, open_database(url), clock)
         names = (key,) if isinstance(key, str) else tuple(key or ())
+        if deleted is not None and (not names or deleted in names):
+            raise ConfigurationError(
+                f"deleted={deleted!r} hides the key of a row: give key=, without it"
+            )
         grows = adds_columns(evolve)
-        view = _View(table, names, journal, triggers=triggers, evolve=grows)
+        view = _View(table, names, deleted, journal, triggers=triggers, evolve=grows)
         store = TaggedBranches(
             journal, view.rows, set_up=view.set_up, superseded=view.superseded
         )
@@ -121,6 +138,7 @@ class _View:
         self,
         name: str,
         key: tuple[str, ...],
+        deleted: str | None,
         journal: Journal,
         *,
         triggers: bool,
@@ -128,6 +146,7 @@ class _View:
     ) -> None:
         self._name = name
         self._key = key
+        self._deleted = deleted
         self._journal = journal
         self._triggers = triggers
         self._hidden = f"{name}_tpc_hidden"
@@ -137,18 +156,23 @@ class _View:
             self._create,
             self._stamp,
             self._check,
+            written=self._check_keys,
             view=name,
             key=key,
             evolve=evolve,
             showing=self._showing,
         )
         self._quote = self.rows.quote
+        by = (_OWNER[0], *key)
+        self._repeated = (
+            RepeatedKeys(self.rows.name, by, self._quote) if deleted else None
+        )
         self.superseded = (
             SupersededRows(
                 journal.tables,
                 self.rows.name,
                 self._hidden,
-                (_OWNER[0], *key),
+                by,
                 self._quote,
             )
             if key
@@ -172,16 +196,26 @@ class _View:
                     f"{self._name} is a view of something else: choose another table"
                 )
             return
+        if self._name in views:
+            self._check_deleted(inspector.get_view_definition(self._name))
         if changes := self._changes(connection, views):
+            settings = f"key={self._key or None}"
+            if self._deleted:
+                settings += f", deleted={self._deleted!r}"
             raise ConfigurationError(
-                f"{self._name} and {self.rows.name} do not fit "
-                f"key={self._key or None}. Run: {' '.join(changes)}"
+                f"{self._name} and {self.rows.name} do not fit {settings}. Run: "
+                + " ".join(changes)
             )
         look = self.rows.check(connection)
         columns = self.rows.read_columns(connection)
         if lacking := [name for name in self._key if name not in columns]:
             raise ConfigurationError(
                 f"{self.rows.name} has no column {', '.join(lacking)}"
+            )
+        if self._deleted and python_type(columns[self._deleted].type) is not bool:
+            raise ConfigurationError(
+                f"{self.rows.name}: column {self._deleted} is not boolean: deleted= "
+                "names one that is"
             )
         if self._name not in views:
             self._make_view(connection, as_reader=look.has_policies)
@@ -220,6 +254,23 @@ class _View:
         if look.has_policies and look.view and not look.is_invoker:
             raise self._shows_all()
 
+    def _check_deleted(self, view: str) -> None:
+        """Refuse a view that hides deleted keys, where these settings say otherwise."""
+        hides = deleted_of(view)
+        if hides in (None, self._deleted):
+            return
+        key = partition_of(view)[1:]
+        raise ConfigurationError(
+            f"{self._name} hides the keys of rows whose column {hides} is true: write "
+            f"key={[*key]}, deleted={hides!r}, in an address "
+            f"key={','.join(key)}&deleted={hides}; or, for a view that does not, run: "
+            f"DROP VIEW {self._quote(self._name)}"
+        )
+
+    def _check_keys(self, connection: Connection, upload: BranchUpload) -> None:
+        if self._repeated is not None:
+            self._repeated.check(connection, upload)
+
     def _shows_all(self) -> ConfigurationError:
         view, rows = self._quote(self._name), self._quote(self.rows.name)
         invoker = f"ALTER VIEW {view} SET (security_invoker = true)"
@@ -236,12 +287,18 @@ class _View:
         there = {column["name"] for column in inspector.get_columns(self.rows.name)}
         lacking = [name for name in self._tpc_columns if name not in there]
         changes = [self._adopt(connection, lacking)] if lacking else []
+        if self._deleted and self._deleted not in there:
+            column = self._quote(self._deleted)
+            changes.append(f"ALTER TABLE {self.rows.name} ADD COLUMN {column} boolean;")
+        view, is_other_key = "", bool(lacking)
         if self._name in views:
-            shown = partition_of(inspector.get_view_definition(self._name))
-            if shown != ((_OWNER[0], *self._key) if self._key else ()):
-                # It is made again at the next start, without what was granted on it.
-                changes.append(f"DROP VIEW {self._quote(self._name)};")
-        return [*changes, *self._index_by_key(connection)] if changes else []
+            view = inspector.get_view_definition(self._name)
+            shown = partition_of(view)
+            is_other_key |= shown != ((_OWNER[0], *self._key) if self._key else ())
+        if view and (is_other_key or deleted_of(view) != self._deleted):
+            # It is made again at the next start, without what was granted on it.
+            changes.append(f"DROP VIEW {self._quote(self._name)};")
+        return [*changes, *(self._index_by_key(connection) if is_other_key else ())]
 
     def _index_by_key(self, connection: Connection) -> tuple[str, ...]:
         if self.superseded is None:
@@ -259,6 +316,8 @@ class _View:
     def _create(self, connection: Connection, schema: pa.Schema) -> None:
         if lacking := [name for name in self._key if name not in schema.names]:
             raise MalformedError(f"the key {', '.join(lacking)} is not in the records")
+        if self._deleted:
+            _check_boolean(schema, self._deleted)
         if self._name in sa.inspect(connection).get_view_names():
             detail = f"{self._name} is a view of something else: drop it"
             raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
@@ -357,7 +416,8 @@ class _View:
         shown = ", ".join(f"r.{quote(name)}" for name in names)
         read = "r.*"
         if connection.dialect.name == "postgresql":  # which would write all out
-            ours = (n for n in columns if n in names or n[:4] == "tpc_")
+            read_too = {*names, self._deleted}
+            ours = (n for n in columns if n in read_too or n[:4] == "tpc_")
             read = ", ".join(f"r.{quote(name)}" for name in ours)
         shown_rows = (
             f"SELECT {read} FROM {quote(self.rows.name)} r WHERE NOT EXISTS (SELECT 1 "  # noqa: S608 - quoted
@@ -371,6 +431,8 @@ class _View:
                 f"FROM ({shown_rows}) r"
             )
         last = " WHERE r.tpc_nth = 1" if self._key else ""
+        if self._deleted:
+            last += f" AND r.{quote(self._deleted)} IS NOT TRUE"
         connection.exec_driver_sql(
             f"{verb} {quote(self._name)}{options} AS SELECT {shown} "  # noqa: S608 - quoted
             f"FROM ({shown_rows}) r{last}"
@@ -405,3 +467,16 @@ def partition_of(view: str) -> tuple[str, ...]:
     match = re.search(r"PARTITION BY (.*?) ORDER BY", view, re.DOTALL)
     names = re.findall(r'\.(?:"((?:[^"]|"")+)"|(\w+))', match[1] if match else "")
     return tuple(quoted.replace('""', '"') or plain for quoted, plain in names)
+
+
+def deleted_of(view: str) -> str | None:
+    """Return the column by which a view of ours hides keys; None if it hides none."""
+    found = re.search(_HIDES, view)
+    return found and ((found[1] or "").replace('""', '"') or found[2])
+
+
+def _check_boolean(schema: pa.Schema, name: str) -> None:
+    if name not in schema.names:
+        raise MalformedError(f"column {name}, of deleted=, is not in the records")
+    if not pa.types.is_boolean(kind := schema.field(name).type):
+        raise MalformedError(f"column {name} is {kind}: deleted= needs a boolean")
