@@ -139,6 +139,28 @@ def test_a_script_writes_a_table_and_a_topic(broker: Broker, tmp_path: Path) -> 
 
 
 @pytest.mark.ci
+def test_a_deletion_reaches_a_table_and_a_topic(broker: Broker, tmp_path: Path) -> None:
+    """Of one column; the topic that the job makes is compacted."""
+    topic = "made-for-tombstones"
+    url = f"kafka://{broker.address}/{topic}"
+    sinks = [
+        TableSink(database(tmp_path), "orders", key="id", deleted="gone"),
+        TopicSink(url, outbox=database(tmp_path), key="id", tombstone="gone"),
+    ]
+    for batch, gone in enumerate((False, True)):
+        rows = [{"id": 1, "gone": gone}, {"id": 2 + batch, "gone": None}]
+        assert write(sinks, rows, application="orders", batch=batch, log=log(tmp_path))
+    values = sorted((one.key, one.value) for one in broker.read(topic) if one.value)
+    assert values == [(key, b'{"id": %b}' % key) for key in (b"1", b"2", b"3")]
+    assert [one.key for one in broker.read(topic) if one.value is None] == [b"1"]
+    engine = sa.create_engine(database(tmp_path))
+    with engine.connect() as connection:
+        shown = connection.exec_driver_sql("SELECT id FROM orders ORDER BY id")
+        assert shown.scalars().all() == [2, 3]
+    engine.dispose()
+
+
+@pytest.mark.ci
 def test_what_a_killed_job_has_committed_is_sent_by_recover(
     broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,9 +27,10 @@ from tracing_2pc.participant.resources.loader import check_prefix
 from tracing_2pc.store.engines.urls import secrets_in
 
 _OBJECT: Final = "python:"
-_OF_TABLES: Final = ("evolve", "into", "key", "table", "url_file")
-_OF_TOPICS: Final = ("headers", "key", "outbox", "prefix")
-_OF_QUEUES: Final = ("ca", *_OF_TOPICS, "password", "user")
+_OF_TABLES: Final = ("deleted", "evolve", "into", "key", "table", "url_file")
+_OF_BROKERS: Final = ("headers", "key", "outbox", "prefix")
+_OF_TOPICS: Final = ("allow_uncompacted", *_OF_BROKERS, "tombstone")
+_OF_QUEUES: Final = ("ca", *_OF_BROKERS, "password", "user")
 _PORTS: Final = {"activemq": 61613, "kafka": 9092}
 _NO_LETTER: Final = re.compile(r"[^a-z0-9_]")
 
@@ -94,8 +95,8 @@ def _rows(database: str, options: Mapping[str, str]) -> ParticipantEngine:
         from tracing_2pc.participant import PreparedTransactions
 
         return PreparedTransactions(database, options["into"], evolve=evolve)
-    names = _names(options, "key")
-    return TaggedRows(database, options["table"], names, evolve=evolve)
+    key, deleted = _names(options, "key"), options.get("deleted")
+    return TaggedRows(database, options["table"], key, deleted=deleted, evolve=evolve)
 
 
 def _topic(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
@@ -118,6 +119,12 @@ def _topic(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
         raise ConfigurationError(
             "add ?outbox=postgresql://user@host/database: what is committed waits "
             "there until the broker has it"
+        )
+    if "tombstone" in ours and not ours.get("key"):
+        raise ConfigurationError("option tombstone deletes by key: add key=")
+    if ours.get("allow_uncompacted", "true") != "true":
+        raise ConfigurationError(
+            "option allow_uncompacted: write true, or leave it out"
         )
     places = []
     for place in servers.split(","):
@@ -161,7 +168,13 @@ def _sent(
         from tracing_2pc.kafka import KafkaRelay
 
         relay = KafkaRelay(
-            servers, topic=topic, key=key, headers=headers, settings=settings
+            servers,
+            topic=topic,
+            key=key,
+            headers=headers,
+            tombstone=options.get("tombstone"),
+            allow_uncompacted="allow_uncompacted" in options,
+            settings=settings,
         )
     else:
         from tracing_2pc.activemq import ActiveMQRelay
@@ -236,8 +249,11 @@ def _check_options(scheme: str, ours: Mapping[str, str]) -> None:
             "add ?table=NAME for a table with a view, or ?into=NAME for a plain table "
             "and prepared transactions: one of them"
         )
-    if "into" in ours and "key" in ours:
-        raise ConfigurationError("option key goes with table=, not with into=")
+    for name in ("key", "deleted"):
+        if "into" in ours and name in ours:
+            raise ConfigurationError(f"option {name} goes with table=, not with into=")
+    if "deleted" in ours and not ours.get("key"):
+        raise ConfigurationError("option deleted hides keys: add key=")
     if ours.get("evolve", "add") != "add":
         raise ConfigurationError("option evolve: add is the only value that it has")
     if "into" in ours and scheme == "sqlite":

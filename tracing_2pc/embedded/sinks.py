@@ -23,6 +23,8 @@ class TableSink(ParticipantSink):
             `sqlite:///folder/file.db`. No password in it.
         table: what readers SELECT from.
         key: column or columns that identify a row, as for `TaggedRows`.
+        deleted: boolean column; a row in which it is true hides its key, as for
+            `TaggedRows`.
         evolve: with "add" a column that a batch has and the table has not is added, as
             by `TaggedRows`.
         name: the participant's; by default the table's.
@@ -39,12 +41,14 @@ class TableSink(ParticipantSink):
         table: str,
         *,
         key: str | Sequence[str] = (),
+        deleted: str | None = None,
         evolve: Literal["add"] | None = None,
         name: str | None = None,
         timeout: float = 5.0,
     ) -> None:
         grows = {"evolve": "add"} if adds_columns(evolve) else {}
-        address = with_options(url, {"table": table, **_listed(key=key), **grows})
+        options = {"table": table, **_listed(key=key, deleted=deleted or ""), **grows}
+        address = with_options(url, options)
         super().__init__({name or table: address}, token=None, timeout=timeout)
 
 
@@ -71,6 +75,10 @@ class TopicSink(ParticipantSink):
             `sqlite:///folder/file.db`, or `file:PATH` of a file that holds it.
         key: column whose text is the key.
         headers: columns whose texts are headers.
+        tombstone: boolean column, at Kafka; a row in which it is true deletes its key:
+            it is sent with the key and without a value. Needs `key`, and a topic whose
+            `cleanup.policy` is compact.
+        allow_uncompacted: send tombstones to another topic, too.
         prefix: of the outbox's tables; by default scheme and topic. An outbox belongs
             to one broker.
         name: the participant's; by default the topic's.
@@ -87,11 +95,19 @@ class TopicSink(ParticipantSink):
         outbox: str,
         key: str | None = None,
         headers: Sequence[str] = (),
+        tombstone: str | None = None,
+        allow_uncompacted: bool = False,
         prefix: str | None = None,
         name: str | None = None,
         timeout: float = 5.0,
     ) -> None:
-        given = {"outbox": outbox, "key": key, "prefix": prefix}
+        given = {
+            "outbox": outbox,
+            "key": key,
+            "tombstone": tombstone,
+            "allow_uncompacted": "true" if allow_uncompacted else None,
+            "prefix": prefix,
+        }
         options = {name: value for name, value in given.items() if value}
         address = with_options(url, {**options, **_listed(headers=headers)})
         topic = url.partition("?")[0].rpartition("/")[2]
