@@ -328,6 +328,46 @@ class Strict(Picky):
         raise RejectedRowsError([RejectedRow(0, "record", "never")])
 
 
+class Unread(Picky):
+    """Rejects ids, and looks at no other column."""
+
+    def invoke_batch(self, handle: Any, batch: pa.RecordBatch) -> None:
+        handle["ids"] += batch["id"].to_pylist()
+
+
+def test_values_that_python_has_none_of_are_kept(sqlite):
+    """A year after 9999, at any depth; a zone of the session that only Java knows."""
+    far, day = 1_589_684_381_945_678_901, 18_399_124
+    before = -62_195_835_654_321_099
+    moment, place = pa.timestamp("us"), pa.timestamp("us", "GMT+2")
+    kept = pa.struct([("at", moment), ("n", pa.int64())])
+    columns = {
+        "id": pa.array([1, 2]),
+        "at": pa.array([far, 0], place),
+        "day": pa.array([day, 0], pa.date32()),
+        "deep": pa.array([{"at": far, "n": 1}, None], kept),
+        "many": pa.array([[before, None], []], pa.list_(moment)),
+        "by": pa.array([[("a", far)], []], pa.map_(pa.string(), moment)),
+        "took": pa.array([-93_784_500_000, 0], pa.duration("us")),
+        "text": pa.array(["a", "b"], pa.string_view()),
+    }
+    own = Unread(frozenset({1}))
+    sqlite.write(pa.table(columns), sinks=[own, sqlite.sinks()[2]])
+    assert own.kept == [2]
+    ((record,),) = sqlite.run("SELECT record FROM rejected")
+    text = "+52345-02-03T18:59:05.678901"
+    assert json.loads(record) == {
+        "id": 1,
+        "at": f"{text}+00:00",
+        "day": "+52345-02-03",
+        "deep": {"at": text, "n": 1},
+        "many": ["-0001-02-03T18:59:05.678901", None],
+        "by": {"a": text},
+        "took": "-1 02:03:04.500000",
+        "text": "a",
+    }
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_sink_of_ones_own_rejects_rows(sqlite, at_once):
     """By its number among those that it was given, in `invoke` or `pre_commit`."""

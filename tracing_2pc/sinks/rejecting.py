@@ -10,6 +10,7 @@ transaction commits both or neither.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import json
 import math
@@ -37,6 +38,7 @@ from tracing_2pc.sinks.base import Sink, participants_of, read_only, write_branc
 from tracing_2pc.sinks.composite import CompositeSink, as_single_sink
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.sinks.spool import IN_MEMORY, Spool
+from tracing_2pc.sinks.values import check_values
 
 ROUNDS: Final = 5
 """Times that a task writes its rows, at most."""
@@ -44,6 +46,11 @@ ROUNDS: Final = 5
 STEP: Final = 10**15
 """Between the numbers of a task's branches: more than Spark ever counts tasks, and all
 of them below 2**53, which each reader of JSON keeps exactly."""
+
+_MIDNIGHT: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - of any zone
+_MICROSECONDS: Final = {"us": 1, "ms": 10**3, "s": 10**6, "day": 86_400 * 10**6}
+_CYCLE: Final = 146_097 * _MICROSECONDS["day"]
+"""Microseconds after which the calendar begins anew: 400 years."""
 
 _NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
@@ -252,14 +259,15 @@ class _Kept:
         import pyarrow as pa
 
         for first, batch in self._read():
-            rows = range(first, first + batch.num_rows)
-            keep = [number not in rejected for number in rows]
-            if all(keep):
+            end = first + batch.num_rows
+            gone = [number for number in range(first, end) if number in rejected]
+            if not gone:
                 yield batch
-            elif any(keep):
-                # `take` of a batch fails on some nested types.
-                table = pa.Table.from_batches([batch]).filter(pa.array(keep))
-                yield from table.combine_chunks().to_batches()
+                continue
+            # Slices, for not each type has a kernel that filters it.
+            edges = zip([first - 1, *gone], [*gone, end], strict=True)
+            some = [batch.slice(a + 1 - first, b - a - 1) for a, b in edges]
+            yield from pa.Table.from_batches(some).combine_chunks().to_batches()
 
     def rows(self, numbers: Collection[int]) -> Iterator[tuple[int, Any]]:
         """Yield some rows, each a batch, with their numbers."""
@@ -294,13 +302,50 @@ def _records(context: BranchContext, kept: _Kept, rejected: Rejected) -> Any:
 
 def _json(row: Any) -> str:
     """Write a row as JSON that Spark's `from_json` reads back to the same values."""
-    (values,) = row.to_pylist()
-    kinds = row.schema
-    record = {f.name: content.json_value(values[f.name], f.type, _plain) for f in kinds}
+    (row,) = check_values([row])  # a session's zone may be one that only Java knows
+    record = {
+        field.name: content.json_value(_value(column[0]), field.type, _plain)
+        for field, column in zip(row.schema, row.columns, strict=True)
+    }
     return json.dumps(record, ensure_ascii=False, allow_nan=False, default=str)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return _NO_NUMBERS.get(value, "NaN")
+    if isinstance(value, datetime.timedelta):
+        sign = "-" if value < datetime.timedelta() else ""
+        rest = abs(value) - datetime.timedelta(abs(value).days)
+        return f"{sign}{abs(value).days} {_MIDNIGHT + rest:%H:%M:%S.%f}"
     return content.plain_text(value)
+
+
+def _value(scalar: Any) -> Any:
+    """Return a value as Python has it; a time of another year than its own as text."""
+    import pyarrow as pa
+
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        kind = scalar.type
+        if pa.types.is_struct(kind):
+            return {name: _value(inner) for name, inner in scalar.items()}
+        if pa.types.is_map(kind):
+            keys, values = scalar.values.flatten()
+            return [*zip(map(_value, keys), map(_value, values), strict=True)]
+        if pa.types.is_nested(kind):
+            return [_value(inner) for inner in scalar.values]
+        return _far(scalar.value, kind)
+
+
+def _far(value: int, kind: Any) -> str:
+    """Write a date or a time of any year, as ISO 8601 has it."""
+    import pyarrow as pa
+
+    unit = {pa.date32(): "day", pa.date64(): "ms"}.get(kind) or kind.unit
+    cycles, rest = divmod(value * _MICROSECONDS[unit], _CYCLE)
+    moment = _MIDNIGHT + datetime.timedelta(microseconds=rest)
+    text = f"{moment.year + 400 * cycles:+05d}{moment.isoformat()[4:]}"
+    if pa.types.is_date(kind):
+        return text.partition("T")[0]
+    return text + "+00:00" * (kind.tz is not None)
