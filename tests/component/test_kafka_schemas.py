@@ -380,6 +380,26 @@ def test_protobuf_takes_what_it_holds_exactly(registry, name, value):
     assert encode(Protobuf(ORDER, URL), record(value, name))[:5] == b"\0\0\0\0\1"
 
 
+@pytest.mark.parametrize(
+    ("encoding", "values", "to_blame"),
+    [
+        (avro("int"), {"value": 2**40}, "value"),
+        (avro("int"), {"value": 1, "other": 1}, None),
+        (avro("int"), {"other": 1}, None),
+        (avro("int"), {}, None),
+        (Protobuf(ORDER, URL), {"int": 2**40}, "int"),
+        (Protobuf(ORDER, URL), {"int": 1, "other": 1}, None),
+    ],
+)
+def test_a_column_that_the_schema_lacks_is_no_records_fault(
+    registry, encoding, values, to_blame
+):
+    """Nor is one that is missing: each record would be rejected while all is green."""
+    with pytest.raises(RefusalError) as refused:
+        encode(encoding, Record(values, json.dumps(values)))
+    assert refused.value.column == to_blame
+
+
 def test_a_value_is_compared_by_the_schema_that_the_registry_has_chosen(registry):
     """Which another program has registered, and whose types are others."""
     fields = [{"name": "value", "type": "float"}]

@@ -10,7 +10,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, TypeAlias
 
@@ -128,9 +128,12 @@ class _Registered(abc.ABC):
                 # Its message may hold the record.
                 bad = dict(self._bad(record))
                 reason = "; ".join(filter(None, bad.values()))
-                raise _refused(row, topic, bad, reason) from None
+                # A column that the schema or the batch lacks is no row's fault.
+                is_rows = bool(bad) and all(bad.values())
+                raise _refused(row, topic, bad, reason, is_rows=is_rows) from None
             if found is not None:
-                raise _refused(row, topic, [found.path[1:]], str(found))
+                path, reason = found.path[1:], str(found)
+                raise _refused(row, topic, [path], reason, is_rows=True)
             return value
 
         return encode
@@ -336,11 +339,13 @@ class Protobuf(_Registered):
                 yield name, str(found) if name in types else ""
 
 
-def _refused(row: int, topic: str, columns: Iterable[str], reason: str) -> RefusalError:
-    columns = [*columns]
+def _refused(
+    row: int, topic: str, columns: Collection[str], reason: str, *, is_rows: bool
+) -> RefusalError:
     where = ", column ".join([f"record {row}", *columns])
     detail = f"{where}: the schema of topic {topic} does not take it"
-    return conflict(f"{detail}: {reason}" if reason else detail, ", ".join(columns))
+    detail = f"{detail}: {reason}" if reason else detail
+    return conflict(detail, ", ".join(columns) if is_rows else None)
 
 
 def _said(error: Exception, record: Record, topic: str) -> RefusalError:
