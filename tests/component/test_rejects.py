@@ -26,18 +26,22 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
+    RefusalError,
     RejectedRowsError,
 )
 from tracing_2pc.core.model import BranchId, RejectedRow, TransactionId
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.embedded.addresses import with_options
+from tracing_2pc.http.forms import MOST_NAMED
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import served
+from tracing_2pc.wire import contract, reading
+from tracing_2pc.wire.error_responses import problem_of
 
 TEXTS = texts("rejects")
 Row = dict[str, Any]
@@ -492,6 +496,16 @@ def test_a_prepare_is_answered_again_with_the_vote(ledger):
     """A second request for the same branch rejects nothing of the first one."""
     for name_rows in (None, 9):
         assert ledger.prepare("orders.1.1", ids(1), name_rows) is Vote.COMMIT
+
+
+def test_an_answer_that_names_rows_is_one_that_is_read():
+    """However many there are, and whatever is said of them: others come next time."""
+    rows = [RejectedRow(n, "é" * 63, "c" * 300) for n in range(MOST_NAMED + 1)]
+    refused = RefusalError(Refusal.CONFLICT, "no", state="unknown", rows=rows)
+    answer = json.dumps(problem_of(refused).document())
+    assert len(answer) < contract.MAX_ANSWER_BYTES
+    named = reading.read_rejected(json.loads(answer), len(rows))
+    assert [r.row for r in named] == [*range(len(named))] != []
 
 
 class OddRelay(TopicRelay):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import http
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
@@ -35,6 +36,9 @@ STATUSES: Final[Mapping[Refusal, int]] = {
 _MEANINGS: Final = {status: refusal for refusal, status in STATUSES.items()} | {
     423: Refusal.NOT_NOW
 }
+
+_MOST_NAMED_BYTES: Final = 1 << 19
+"""Of the rejected rows in an answer, of which a client reads twice that."""
 
 PROBLEM: Final = "application/problem+json"
 
@@ -84,11 +88,19 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word
 
 
 def contract_rows(error: RefusalError) -> list[dict[str, Any]]:
-    """Return the rejected rows that a refusal names, as the contract has them."""
-    return [
-        {"row": r.row, "column": r.column, "reason": r.reason, "is_peers": r.is_peers}
-        for r in error.rows
-    ]
+    """Return the rejected rows that a refusal names, as the contract has them.
+
+    The first of them, if an answer would be longer than a client reads.
+    """
+    items = []
+    left = _MOST_NAMED_BYTES
+    for r in error.rows:
+        item = dataclasses.asdict(r)
+        del item["participant"]  # the client knows whom it has asked
+        if (left := left - len(json.dumps(item))) < 0:
+            break
+        items.append(item)
+    return items
 
 
 def problem_of(error: Exception) -> Problem:
