@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,3 +180,16 @@ def test_a_driver_that_was_killed_is_not_seen_any_more(program, tmp_path):
     assert jobs_of([last], soon)["orders"].state is JobState.RUNNING
     assert jobs_of([last], later)["orders"].state is JobState.GONE
     assert last.seen <= SystemClock().now()
+
+
+@pytest.mark.parametrize(("earlier", "expected"), [(0, None), (1, "the disk is full")])
+def test_ctrl_c_makes_no_stop_of_an_earlier_failure(monkeypatch, earlier, expected):
+    """Only an end that came just before it is of what it broke off."""
+    reported: list[str | None] = []
+    log: Any = SimpleNamespace(report_end=lambda *_: reported.append(_[-1]))
+    job = presence.Presence(log, "orders", "run", query=None)
+    job.end("the disk is full")
+    job._ended_at -= earlier * presence._BREAKS_OFF
+    monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
+    job.end_with_process()
+    assert reported[-1] == expected

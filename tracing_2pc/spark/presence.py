@@ -32,6 +32,9 @@ _LOOK: Final = 1.0
 _MISSES: Final = 3
 """Looks in a row after which it is not: one may fail."""
 
+_BREAKS_OFF: Final = 30.0
+"""Seconds before an interrupted process ends in which an error is of that."""
+
 logger = logging.getLogger(__name__)
 
 _present: Final[dict[tuple[str, str], Presence]] = {}
@@ -57,6 +60,7 @@ class Presence:
         self._query = query
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._ended_at = 0.0  # by the monotonic clock
         self._thread = threading.Thread(
             target=self._stay, name=f"tpc-presence-{application}", daemon=True
         )
@@ -69,6 +73,7 @@ class Presence:
         """Report that the run was stopped, or by what error it has ended; once."""
         with self._lock:
             if not self._ended.is_set():
+                self._ended_at = time.monotonic()
                 self._ended.set()
                 self._report_end(error)
 
@@ -76,12 +81,14 @@ class Presence:
         """Report how it ends, where the process ends first."""
         # In a prompt or a notebook it may be of any line before.
         uncaught = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-        if isinstance(uncaught, KeyboardInterrupt):
-            # Whatever that broke off on its way: a person has stopped it.
-            self._ended.set()
-            self._report_end(None)
-            return
+        was_interrupted = isinstance(uncaught, KeyboardInterrupt)
         if self._ended.is_set():
+            # Whatever that broke off on its way: a person has stopped it.
+            if was_interrupted and time.monotonic() - self._ended_at < _BREAKS_OFF:
+                self._report_end(None)
+            return
+        if was_interrupted:
+            self.end()
             return
         error = self._how_it_ended()
         if error is None and uncaught is not None:
