@@ -64,7 +64,7 @@ SPANS: Final[dict[str, Span]] = {
     ),
     "<STATEMENT>": Span(
         "the request",
-        "COPY, INSERT, PREPARE TRANSACTION, COMMIT …: rows move, or become durable",
+        "a statement at the database of the participant, or of the log",
         "client",
     ),
     FINISH: Span(
