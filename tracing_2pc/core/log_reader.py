@@ -199,8 +199,8 @@ class LogReader(Protocol):
     ) -> list[AuditEntry]:
         """Return what persons have done before a time, newest first."""
 
-    def presences(self) -> list[Presence]:
-        """List the last runs of each application that a driver has reported.
+    def presences(self, application: str | None = None) -> list[Presence]:
+        """List the last runs that a driver has reported, of each application or of one.
 
         By application; the newest run is the last. The data source, `df.write` and a
         coordinator that is called by hand report none.
@@ -216,6 +216,15 @@ class LogReader(Protocol):
         self, application: str, finished_before: float
     ) -> tuple[int, int | None]:
         """Count what `forget` would drop; return also forgotten_through after it."""
+
+    def read_only_reason(self) -> str:
+        """Return why nobody can write the log now; empty where that is not known.
+
+        It is read all the same. No driver can report meanwhile that it is there.
+
+        Raises:
+            DecisionLogError: it cannot be read.
+        """
 
     def condition(self) -> LogCondition:
         """Return the state of the database that holds the log."""

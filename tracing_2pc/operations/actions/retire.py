@@ -25,8 +25,7 @@ def prepare(reach: Reach, given: Given) -> Act:
     from tracing_2pc.operations.recover import raise_if_unknown  # opens stores
 
     application, now = check_application(given["application"]), reach.clock.now()
-    job = jobs_of(reach.log.presences(), reach.log.clock()).get(application)
-
+    job = jobs_of(reach.log.presences(application), reach.log.clock()).get(application)
     if job is None:
         raise_if_unknown(reach.log, application)
     elif job.state is JobState.RUNNING:

@@ -202,6 +202,10 @@ class Database:
                     transaction.rollback()
                 raise
 
+    def read_only_reason(self) -> str:
+        """Return why nobody can write here now; empty where that is not known."""
+        return ""
+
     def durability(self) -> dict[str, str]:
         """Return the settings that say whether a durable commit survives a crash."""
         begin = self.engine.get_execution_options()[BEGIN]

@@ -57,6 +57,12 @@ _READ_ONLY: Final = (
     "the primary, as by target_session_attrs=read-write in the URL"
 )
 
+_IS_READ_ONLY: Final = sa.text(
+    "SELECT 1 FROM pg_settings WHERE name = 'default_transaction_read_only' AND "
+    "setting = 'on' AND source NOT IN ('user', 'database user', 'client', 'session')"
+)
+"""SQL: whether that is so for each role; one that only looks may have set it so."""
+
 UNFLUSHED: Final = "set_config('synchronous_commit', 'off', true)"
 """SQL: the open transaction becomes durable with the next flush of this server."""
 
@@ -141,6 +147,11 @@ class PostgreSQL(Database):
     def lock(self, name: str) -> tuple[str, ...]:
         """Return the SQL of a lock that ends with the transaction."""
         return (f"pg_advisory_xact_lock({advisory_key(name)})",)
+
+    def read_only_reason(self) -> str:
+        """Return that nobody may write, if each new session is opened so."""
+        with self.look() as connection:
+            return _READ_ONLY if connection.scalar(_IS_READ_ONLY) else ""
 
     @functools.cached_property
     def keeps_sessions(self) -> bool:

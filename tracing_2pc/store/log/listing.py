@@ -49,6 +49,9 @@ PRESENCES: Final = sa.select(*settled(schema.presence)).order_by(
     schema.presence.c.application, schema.presence.c.since
 )
 """Some of each application: `KEPT_PRESENCES`."""
+PRESENCES_OF: Final = PRESENCES.where(
+    schema.presence.c.application == sa.bindparam("of")
+)
 
 AUDIT_OF: Final = (
     sa.select(*settled(schema.audit))

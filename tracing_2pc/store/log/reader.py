@@ -256,9 +256,12 @@ class SqlLogReader:
                 for row in _rows_of(connection, listing.STATES_OF, transactions)
             }
 
-    def presences(self) -> list[Presence]:
+    def presences(self, application: str | None = None) -> list[Presence]:
+        which, of = listing.PRESENCES, {}
+        if application is not None:
+            which, of = listing.PRESENCES_OF, {"of": application}
         with self._database.read() as connection:
-            rows = connection.execute(listing.PRESENCES).all()
+            rows = connection.execute(which, of).all()
         return [Presence(*row) for row in rows if _is_presence(row)]
 
     def clock(self) -> float:
@@ -276,6 +279,9 @@ class SqlLogReader:
         asked = {"of": application, "finished_before": finished_before}
         ((count, forgotten_through),) = self._ask(sql.FORGETTABLE_COUNT, **asked)
         return count, forgotten_through
+
+    def read_only_reason(self) -> str:
+        return self._database.read_only_reason()
 
     def condition(self) -> LogCondition:
         with self._database.read() as connection:
