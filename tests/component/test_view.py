@@ -89,8 +89,17 @@ def test_before_the_decision_it_is_said_where_it_is_prepared_and_where_not(at):
     at.down("notifier")
     found = view(at)
     assert "prepared at ledger; not known of notifier." in explain.summarize(found)
-    gives_up = "a task that notifier does not answer for 60 s gives up"
+    gives_up = "a task that has not got notifier's vote for 60 s gives up"
     assert any(step.what.startswith(gives_up) for step in found.next)
+    assert found.awaited == "notifier's vote"
+    waits = "it waits for notifier's vote, for 12 s at most (nothing listens at"
+    assert found.left_alone[0].startswith(waits)
+    assert found.left_alone[0].endswith("its job gives up in 48 s at the earliest")
+    at.time.time += 60
+    assert view(at).left_alone[0].endswith("gives up after 60 s without an answer")
+    at.log.report_presence("orders", "run", host="h", process=7)
+    at.log.report_end("orders", "run", "the disk is full")
+    assert view(at).awaited is None, "nobody asks any more"
 
 
 @pytest.mark.parametrize("tries", [0, 2])

@@ -91,9 +91,10 @@ def lines(
 
 
 def _wrong(view: TransactionView) -> Iterator[str]:
-    for finding in view.wrong:
+    for finding in (*view.beside, *view.wrong):
         colour = "red" if finding.severity is Severity.CRITICAL else "yellow"
-        for line in prose(f"{finding.text}.", "  "):
+        about = "" if finding in view.wrong else f"{finding.about}: "
+        for line in prose(f"{about}{finding.text}.", "  "):
             yield paint(line, colour)
         if finding.kind is kinds.HELD_BACK:
             for why in view.left_alone[-1:]:
@@ -103,8 +104,9 @@ def _wrong(view: TransactionView) -> Iterator[str]:
     if view.state is None and not view.in_doubt:
         yield "  Nothing, as far as participants could be asked."
     else:
+        what = "Nothing of its own" if view.beside else "Nothing"
         why = f" yet: {view.left_alone[0]}" if view.left_alone else ""
-        yield from prose(f"Nothing{why}.", "  ")
+        yield from prose(f"{what}{why}.", "  ")
 
 
 def _sides(view: TransactionView) -> Iterator[str]:
@@ -145,6 +147,7 @@ def _next(view: TransactionView) -> Iterator[str]:
 
 def _actions(view: TransactionView) -> Iterator[str]:
     cures = [finding.cure for finding in view.wrong if finding.is_at_outbox]
+    cures += [f"{finding.about}: {finding.cure}" for finding in view.beside]
     if not view.actions and not cures:
         yield from prose(describe_no_action(view), "  ")
     for cure in cures:

@@ -97,6 +97,8 @@ def _row(row: TransactionSummary, listing: TransactionList) -> tuple[str, ...]:
     waiting_for, detail = ", ".join(row.pending), _detail(row, listing)
     if row in listing.lost:
         waiting_for = _PERSON
+    elif (awaited := listing.awaited.get(row.transaction)) is not None:
+        waiting_for = awaited.names
     elif row.state is TransactionState.ACTIVE or row.transaction in listing.undelivered:
         waiting_for = "its driver"
     elif row.state is TransactionState.QUARANTINED:

@@ -12,7 +12,7 @@ from tracing_2pc.core.log_reader import MOST, Deliveries, TransactionSummary
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import Severity, TransactionState, Word
 from tracing_2pc.inspection import kinds
-from tracing_2pc.inspection.diagnosis import Finding
+from tracing_2pc.inspection.diagnosis import AwaitedVotes, Finding
 from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.findings import is_of_another
 from tracing_2pc.inspection.participants import Source, SourceKind
@@ -45,6 +45,8 @@ class SurveySnapshot(NamedTuple):
     findings: Sequence[Finding]
     judged: frozenset[TransactionId]  # unfinished in the log then
     evidence: Evidence | None = None  # all that was read
+    # Of those not decided: whose votes they wait for, where that is seen.
+    awaited: Mapping[TransactionId, AwaitedVotes] = {}
 
 
 class BoardRow(NamedTuple):
@@ -179,7 +181,7 @@ def _rows(log: LogSnapshot, survey: SurveySnapshot) -> Iterator[BoardRow]:
             yield _found_row(id_, finding, log, by_id.get(id_))
     for id_, row in by_id.items():
         if id_ not in worst:
-            yield _log_row(row, log)
+            yield _log_row(row, log, survey.awaited.get(id_))
 
 
 def _found_row(
@@ -195,13 +197,17 @@ def _found_row(
     return BoardRow(id_, rank, what, why, finding.since, finding.participants, due)
 
 
-def _log_row(row: TransactionSummary, log: LogSnapshot) -> BoardRow:
+def _log_row(
+    row: TransactionSummary, log: LogSnapshot, awaited: AwaitedVotes | None
+) -> BoardRow:
     id_, since = row.transaction, row.decided or row.started
-    names = row.pending
+    names, why = row.pending, ""
     if row.state is TransactionState.ACTIVE:
         names = ("its driver",)
+        if awaited is not None:
+            names, why = awaited.participants, awaited.why
     due = _next_try(log, id_)
-    return BoardRow(id_, "normal", STATE_TEXT[row.state], "", since, names, due)
+    return BoardRow(id_, "normal", STATE_TEXT[row.state], why, since, names, due)
 
 
 def _next_try(log: LogSnapshot, id_: TransactionId) -> float | None:

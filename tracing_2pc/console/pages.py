@@ -14,7 +14,7 @@ from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.console.waterfall import waterfall
 from tracing_2pc.core.links import links_of, places_of
 from tracing_2pc.core.model import TransactionId
-from tracing_2pc.core.states import TransactionState
+from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.trace import NO_PROOF
 from tracing_2pc.inspection.view import TransactionView
 from tracing_2pc.inspection.wording import VERDICT_TEXT
@@ -95,9 +95,12 @@ def _colour(view: TransactionView) -> str:
         return "warning"
     if view.state is TransactionState.QUARANTINED:
         return "critical"
-    if view.wrong:
-        return str(view.wrong[0].severity)
-    return "warning" if view.unsure or _is_unknown(view) else "well"
+    if view.wrong or view.beside:
+        return str([*view.wrong, *view.beside][0].severity)
+    if view.unsure or view.awaited or _is_unknown(view):
+        return "warning"
+    # An abort is neither well nor a fault.
+    return "" if view.decision is Decision.ABORT else "well"
 
 
 def read_id(id_: str) -> TransactionId:

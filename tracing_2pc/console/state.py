@@ -25,6 +25,7 @@ from tracing_2pc.core.model import RequestKey, TransactionId, TransactionRecord
 from tracing_2pc.core.ports import Clock
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.diagnosis import find_all_awaited
 from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.findings import find_all
 from tracing_2pc.inspection.participants import (
@@ -178,7 +179,8 @@ class ConsoleState:
     def _judged(self, evidence: Evidence, at: float | None) -> SurveySnapshot:
         judged = frozenset(evidence.log.records if evidence.log else ())
         found = find_all(evidence, self.sources.settings)
-        return SurveySnapshot(at, found, judged, evidence)
+        awaited = find_all_awaited(evidence, self.sources.settings)
+        return SurveySnapshot(at, found, judged, evidence, awaited)
 
     def _read_log(self, application: str | None) -> LogSnapshot:
         log, now = self.sources.log, self.sources.clock.now()

@@ -14,7 +14,12 @@ from tracing_2pc.core.states import (
     TransactionState,
 )
 from tracing_2pc.inspection import kinds
-from tracing_2pc.inspection.diagnosis import Finding, is_undelivered
+from tracing_2pc.inspection.diagnosis import (
+    Finding,
+    find_awaited,
+    is_driver_gone,
+    is_undelivered,
+)
 from tracing_2pc.inspection.evidence import TransactionEvidence
 from tracing_2pc.inspection.participants import ParticipantReport
 from tracing_2pc.inspection.wording import (
@@ -116,13 +121,13 @@ def _after_the_end(
 def _until_decided(
     context: ActionContext, record: TransactionRecord
 ) -> Iterator[NextStep]:
-    yield NextStep("its driver decides when all votes are in")
-    silent = [report.participant for report in context.reports if report.error]
-    if silent:
+    if not is_driver_gone(context.evidence):
+        yield NextStep("its driver decides when all votes are in")
+    if (awaited := find_awaited(context.evidence)) is not None:
         seconds = format_duration(PREPARE_SECONDS)
         yield NextStep(
-            f"a task that {join_names(silent)} does not answer for {seconds} gives "
-            "up, and the attempt is aborted"
+            f"a task that has not got {awaited.names} for {seconds} gives up, and the "
+            "attempt is aborted"
         )
     if record.deadline is not None:
         what = "out of time: its driver, or `tracing-2pc recover`, decides abort"

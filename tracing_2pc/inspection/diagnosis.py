@@ -40,6 +40,7 @@ from tracing_2pc.inspection.wording import (
     join_names,
     without_participant,
 )
+from tracing_2pc.protocol.retry import PREPARE_SECONDS
 
 LATE: Final = 10.0
 """Seconds after the decision from which a missing acknowledgement is named."""
@@ -72,9 +73,7 @@ class Finding:
     @property
     def text(self) -> str:
         """The kind where it is a word of its own, and why."""
-        if self.kind in (kinds.UNREADABLE, kinds.FAULT):
-            return self.why
-        if self.kind.subject is Subject.JOB:
+        if self.kind.is_bare:
             return self.why
         word = str(self.kind)  # that of a diagnosis stands in the manual as it is
         if self.kind.subject is not Subject.DIAGNOSIS:
@@ -203,15 +202,8 @@ def _by_state(case: TransactionEvidence) -> Iterator[Finding]:
         found = _Found(record.pending, case.idle, None, why)
         yield _finding(case, kinds.QUARANTINED, found)
     elif record.state is TransactionState.COMMITTING:
-        found_back = held_back(
-            application, record.decided, case.deliveries.values(), case.now
-        )
-        if found_back is not None and is_undelivered(case):
-            since = format_time_of_day(record.decided or 0.0, case.now)
-            cause = _format_cause(case, record.pending)
-            found_back = f"{application} is held back since {since}{cause}"
-        if found_back is not None:
-            found = _Found(record.pending, case.idle, None, found_back)
+        if (why := held_back(case)) is not None:
+            found = _Found(record.pending, case.idle, None, why)
             yield _finding(case, kinds.HELD_BACK, found)
 
 
@@ -405,8 +397,12 @@ def _attempt_is_live(case: TransactionEvidence, settings: Settings) -> str | Non
     """By the log: nobody but its driver judges what it may still be writing."""
     if case.record is None or case.record.state is not TransactionState.ACTIVE:
         return None
-    live = _is_in_time(case, settings)
-    return "its attempt is active: its driver decides" if live else None
+    if not _is_in_time(case, settings):
+        return None
+    if is_driver_gone(case):
+        return "its attempt is active, and no driver is at it"
+    awaited = find_awaited(case)
+    return awaited.why if awaited else "its attempt is active: its driver decides"
 
 
 def _allowed_idle(case: TransactionEvidence, settings: Settings) -> float:
@@ -458,40 +454,88 @@ DETECTORS: Final[Mapping[Kind, tuple[Detector, tuple[Exemption, ...]]]] = {
 # --- before anything is wrong ---------------------------------------------------------
 
 
-def held_back(
-    application: str,
-    decided: float | None,
-    deliveries: Iterable[DeliveryRecord],
-    now: float,
-) -> str | None:
+def held_back(case: TransactionEvidence) -> str | None:
     """Return which participants hold back an application that waits for its commit.
 
     None for no participant. Named from the first try in vain on, or `LATE` after the
     decision: nothing is wrong yet, but a person who looks wants to know.
     """
-    if decided is None:
+    record = case.record
+    if record is None or record.decided is None:
         return None
-    late = now - decided >= LATE
+    late = case.now - record.decided >= LATE
     pending = {
-        d.participant: d for d in deliveries if d.pending and (late or d.retries)
+        d.participant: d
+        for d in case.deliveries.values()
+        if d.pending and (late or d.retries)
     }
     if not pending:
         return None
-    since, tries = format_time_of_day(decided, now), _format_tries(pending, pending)
-    return f"{application} is held back by {join_names(pending)} since {since}{tries}"
+    # A driver that is gone holds it back, and no participant.
+    by = "" if is_undelivered(case) else f" by {join_names(pending)}"
+    since = format_time_of_day(record.decided, case.now)
+    cause = _format_cause(case, pending)
+    return f"{record.id.application} is held back{by} since {since}{cause}"
+
+
+class AwaitedVotes(NamedTuple):
+    """Whose votes an undecided attempt waits for, as far as that can be seen."""
+
+    participants: tuple[str, ...]
+    names: str  # as a list has it: *ledger's vote*
+    why: str  # a clause; with the time for which its job waits at least
+
+
+def find_awaited(case: TransactionEvidence) -> AwaitedVotes | None:
+    """Return whose votes an attempt waits for; None where nobody is seen to be missing.
+
+    A task asks after the begin of its attempt, and for `PREPARE_SECONDS`. When it began
+    to ask is on no record: so the time is at least what is left since the begin.
+    """
+    record, silent = case.record, case.silent
+    if record is None or not silent or is_driver_gone(case):
+        return None
+    causes = [without_participant(*item) for item in silent.items()]
+    if len(silent) > 1:
+        causes = [f"{n}: {c}" for n, c in zip(silent, causes, strict=True)]
+    begun = max(0.0, case.now - record.started)
+    left, whole = PREPARE_SECONDS - begun, format_duration(PREPARE_SECONDS)
+    gives_up = f"its job gives up after {whole} without an answer"
+    if left > 0:
+        gives_up = f"its job gives up in {format_duration(left)} at the earliest"
+    names = join_names(f"{name}'s" for name in silent)
+    names += " vote" if len(silent) == 1 else " votes"
+    why = (
+        f"it waits for {names}, for {format_duration(begun)} at most "
+        f"({'; '.join(causes)}); {gives_up}"
+    )
+    return AwaitedVotes(tuple(silent), names, why)
+
+
+def find_all_awaited(
+    evidence: Evidence, settings: Settings
+) -> dict[TransactionId, AwaitedVotes]:
+    """Return the same of each attempt that waits for a vote."""
+    cases = evidence.transactions(settings.safety_interval)
+    return {c.transaction: votes for c in cases if (votes := find_awaited(c))}
+
+
+def is_driver_gone(case: TransactionEvidence) -> bool:
+    """Whether the driver that began it is known to be gone."""
+    job, record = case.job, case.record
+    if job is None or record is None or job.state is JobState.RUNNING:
+        return False
+    return job.newest.run == record.run
 
 
 def is_undelivered(case: TransactionEvidence) -> bool:
     """Whether no participant was asked for the decision, for its driver is gone."""
-    job, record = case.job, case.record
-    if job is None or record is None or record.decision is None:
-        return False
-    if record.state not in UNFINISHED:
+    record = case.record
+    if record is None or record.state not in UNFINISHED:
         return False  # who has acknowledged it is not among the evidence any more
-    is_its_run = job.newest.run == record.run and job.state is not JobState.RUNNING
     # One that has acknowledged was asked, and so were all others, at once.
     tried = any(d.retries or d.acknowledged for d in case.deliveries.values())
-    return is_its_run and not tried
+    return is_driver_gone(case) and not tried
 
 
 def _format_cause(case: TransactionEvidence, names: Iterable[str]) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
-from tracing_2pc.core.addresses import name_of
+from tracing_2pc.core.addresses import key_of, name_of
 from tracing_2pc.core.log_reader import LogReader, TransactionFilter
 from tracing_2pc.core.model import (
     DeliveryRecord,
@@ -55,6 +56,7 @@ class LogEvidence:
     )
     # By application, as far as its drivers report.
     jobs: Mapping[str, Job] = dataclasses.field(default_factory=dict)
+    read_only: str = ""  # why nobody can write the log; empty where that is not known
 
     @property
     def finished(self) -> Mapping[TransactionId, TransactionRecord]:
@@ -111,6 +113,9 @@ class TransactionEvidence:
     standstill: float = 0.0
     clock: float = 0.0  # the log's, by which deadlines are judged
     passed: bool = False  # a stream has passed its batch, and has not gone back to it
+    # Before its decision: participants that have prepared nothing of it as far as is
+    # known, and cannot now; and why.
+    silent: Mapping[str, str] = dataclasses.field(default_factory=dict)
     job: Job | None = None  # of its application; None where nothing is known
 
     @property
@@ -184,8 +189,58 @@ class Evidence:
                     standstill=self.standstill.get(id_, 0.0),
                     clock=log.clock,
                     passed=id_ in log.passed,
+                    silent=self._silent(log.records.get(id_)),
                     job=log.jobs.get(id_.application),
                 )
+
+    def votes_of(self, record: TransactionRecord) -> Votes:
+        """Return where an attempt is prepared, by what participants listed last."""
+        id_, votes = record.id, Votes([], [], [])
+        for name in record.participants:
+            listing = self.second.get(key_of(self.second, id_.application, name))
+            if listing is None:
+                votes.unread.append(name)
+            elif any(branch.transaction == id_ for branch in listing.branches):
+                votes.prepared.append(name)
+            elif listing.complete and not listing.is_blind_to(id_.application):
+                votes.missing.append(name)
+            else:
+                votes.unread.append(name)
+        return votes
+
+    def _silent(self, record: TransactionRecord | None) -> Mapping[str, str]:
+        if record is None or record.state is not TransactionState.ACTIVE:
+            return {}
+        prepared = self.votes_of(record).prepared
+        return find_silent(record, prepared, self.descriptions)
+
+
+class Votes(NamedTuple):
+    """Participants of an attempt that is not decided, in the record's order."""
+
+    prepared: list[str]
+    missing: list[str]  # they answer, and hold nothing of it
+    unread: list[str]  # it is not known of them
+
+
+def find_silent(
+    record: TransactionRecord,
+    prepared: Collection[str],
+    descriptions: Mapping[str, ParticipantDescription],
+) -> dict[str, str]:
+    """Return which have prepared nothing, and do not answer or are not ready; and why.
+
+    By how they are now. One that has voted before, and went down then, is named, too,
+    unless it was read meanwhile.
+    """
+    silent = dict[str, str]()
+    for name in record.participants:
+        key = key_of(descriptions, record.id.application, name)
+        of = descriptions.get(key)
+        if of is not None and of.answers and name not in prepared:
+            if why := of.unreachable or of.unready:
+                silent[name] = why
+    return silent
 
 
 def in_both_lists(first: Lists, second: Lists) -> Lists:

@@ -73,6 +73,7 @@ def find_all(evidence: Evidence, settings: Settings) -> list[Finding]:
 def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
     """Yield what is not about one transaction: sources, participants, outboxes."""
     if (log := evidence.log) is not None:
+        yield from find_read_only(log.read_only)
         for job in log.jobs.values():
             yield from find_in_job(job, evidence.now)
         yield from _not_reached(log, evidence, settings)
@@ -195,7 +196,7 @@ def _unreadable(
     cure = CURE_OF_LOG
     if source.kind is SourceKind.SCOPE:
         cure = "a token without an application in its tokens file, if it is to be seen"
-    elif source.kind is SourceKind.RECORDS:
+    elif source.kind in (SourceKind.RECORDS, SourceKind.JOBS):
         cure = "do what it says"
     elif (of := evidence.descriptions.get(source.participant)) is not None:
         cure = f"{_START}, or mend its address ({of.url}) in the settings"
@@ -265,6 +266,16 @@ def _clock_set_back(
 
 
 # --- what drivers report -------------------------------------------------------------
+
+
+def find_read_only(reason: str) -> Iterator[Finding]:
+    """Yield that nobody can write the log, if there is a reason."""
+    if reason:
+        why = (
+            f"its database is {reason}. Until then nothing is begun or decided, and it "
+            "is not known whether jobs run"
+        )
+        yield fault(Source(SourceKind.LOG), why, kind=kinds.LOG_READ_ONLY)
 
 
 def find_in_job(job: Job, now: float) -> Iterator[Finding]:

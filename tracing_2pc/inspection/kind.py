@@ -77,6 +77,7 @@ class Kind:
     words: str = ""
     # What mends it, with fields that are filled in; empty where a finding has its own.
     cure: str = ""
+    is_bare: bool = False  # its cause says all: the name adds nothing for a person
     # What `tracing-2pc watch` begins a line with, found and gone; empty for no line.
     events: tuple[str, str] = ("found", "gone")
     alerts: tuple[Alert, ...] = ()  # a warning first

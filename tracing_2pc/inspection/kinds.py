@@ -84,6 +84,20 @@ _OUTBOX_STOPPED: Final = Alert(
     meter="outbox_stopped",
 )
 
+_LOG_FAILING: Final = Alert(
+    "TpcDecisionLogFailing",
+    "the watcher cannot read the decision log",
+    "For three sweeps it has not answered whole. Without it nothing is "
+    "decided, nothing recovered, and nothing said to be wrong.",
+    by=("job",),
+    severity=Severity.CRITICAL,
+    lasts=60,
+    promql="time() - max by (job) (tpc_watcher_last_success_timestamp_seconds"
+    '{participant="log"}) > ' + f"{3 * SWEEP:g}",
+    datadog="max(last_5m):diff(max:tpc.watcher.last_success_timestamp"
+    "{participant:log} by {service}) <= 0",
+)
+
 # --- of a transaction ----------------------------------------------------------------
 
 DIVERGED: Final = Kind(
@@ -223,6 +237,7 @@ JOB_FAILED: Final = Kind(
     Subject.JOB,
     "a job has ended by an error, and no run of it has begun since",
     Severity.CRITICAL,
+    is_bare=True,
     cure="do what that says, then start the job: it goes on where the log says; "
     "`tracing-2pc retire` if it is not to run any more",
     alerts=(_JOB_DOWN,),
@@ -232,6 +247,7 @@ JOB_GONE: Final = Kind(
     Subject.JOB,
     "a driver has not reported for 30 s, and did not say that it ends; critical from "
     "2 min on",
+    is_bare=True,
     cure="start the job: it goes on where the log says; `tracing-2pc retire` if it is "
     "not to run any more",
     alerts=(_JOB_DOWN,),
@@ -240,6 +256,7 @@ TWO_DRIVERS: Final = Kind(
     "two_drivers",
     Subject.JOB,
     "a driver of an earlier run is still seen: its batches are refused",
+    is_bare=True,
     cure="end that process: only the newest run may begin batches",
 )
 
@@ -250,6 +267,7 @@ UNREADABLE: Final = Kind(
     Subject.SOURCE,
     "a participant, its outbox, or the log, that cannot be read or not whole; a clock "
     "that was set back",
+    is_bare=True,
     events=("unreadable", "readable"),
     alerts=(
         Alert(
@@ -264,20 +282,18 @@ UNREADABLE: Final = Kind(
             datadog="max(last_5m):diff(max:tpc.watcher.last_success_timestamp"
             "{!participant:log} by {service,participant}) <= 0",
         ),
-        Alert(
-            "TpcDecisionLogFailing",
-            "the watcher cannot read the decision log",
-            "For three sweeps it has not answered whole. Without it nothing is "
-            "decided, nothing recovered, and nothing said to be wrong.",
-            by=("job",),
-            severity=Severity.CRITICAL,
-            lasts=60,
-            promql="time() - max by (job) (tpc_watcher_last_success_timestamp_seconds"
-            '{participant="log"}) > ' + f"{3 * SWEEP:g}",
-            datadog="max(last_5m):diff(max:tpc.watcher.last_success_timestamp"
-            "{participant:log} by {service}) <= 0",
-        ),
+        _LOG_FAILING,
     ),
+)
+LOG_READ_ONLY: Final = Kind(
+    "read_only",
+    Subject.SOURCE,
+    "the decision log is read, and its database takes no writes",
+    Severity.CRITICAL,
+    is_bare=True,
+    cure="do what it says: jobs go on by themselves, or are to be started if they have "
+    "ended meanwhile",
+    alerts=(_LOG_FAILING,),
 )
 FAULT: Final = Kind(
     "fault",
@@ -285,6 +301,7 @@ FAULT: Final = Kind(
     "settings, the log's durability, or what does not fit at [a relay's broker]"
     "(kafka.md#what-to-set-at-the-broker); `check` only, and what "
     "[`check --deep`](#deeper) finds",
+    is_bare=True,
 )
 CLOCK_DIFFERS: Final = Kind(
     "clock_differs",

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tracing_2pc.core.addresses import key_of
 from tracing_2pc.core.log_reader import (
     MOST,
     LogReader,
@@ -20,7 +19,13 @@ from tracing_2pc.core.model import DeliveryRecord, TransactionId
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, TransactionState
-from tracing_2pc.inspection.diagnosis import Finding, is_undelivered, why_no_record
+from tracing_2pc.inspection.diagnosis import (
+    AwaitedVotes,
+    Finding,
+    find_all_awaited,
+    is_undelivered,
+    why_no_record,
+)
 from tracing_2pc.inspection.evidence import Evidence, oldest
 from tracing_2pc.inspection.findings import find_all, is_of_another
 from tracing_2pc.inspection.participants import (
@@ -63,8 +68,10 @@ class TransactionList:
     orphans: tuple[Orphan, ...]
     # Of unfinished transactions, by id and by participant.
     deliveries: Mapping[str, Mapping[str, DeliveryRecord]]
-    # Of those not decided: where they are prepared, and where they are not.
+    # Of those not decided: where they are prepared, and where they are not; and whose
+    # votes they wait for, where that is seen.
     votes: Mapping[TransactionId, str]
+    awaited: Mapping[TransactionId, AwaitedVotes]
     # Decided, and no participant was asked: the driver that does that is gone.
     undelivered: frozenset[TransactionId]
     # All that is wrong, whatever the filters of transactions let through, but for what
@@ -104,6 +111,7 @@ def list_transactions(
         tuple(orphans),
         log.deliveries_of_unfinished(),
         dict(_votes(evidence)),
+        find_all_awaited(evidence, settings),
         frozenset(
             case.transaction
             for case in evidence.transactions(settings.safety_interval)
@@ -115,28 +123,9 @@ def list_transactions(
 
 def _votes(evidence: Evidence) -> Iterator[tuple[TransactionId, str]]:
     """Yield how far each is that is not decided, by what participants listed last."""
-    listed = {
-        key: {branch.transaction for branch in listing.branches}
-        for key, listing in evidence.second.items()
-    }
     for id_, record in (evidence.log.records if evidence.log else {}).items():
-        if record.state is not TransactionState.ACTIVE:
-            continue
-        prepared, missing, unread = list[str](), list[str](), list[str]()
-        for name in record.participants:
-            key = key_of(evidence.participants, id_.application, name)
-            listing = evidence.second.get(key)
-            if id_ in listed.get(key, ()):
-                prepared.append(name)
-            elif (
-                listing is None
-                or not listing.complete
-                or listing.is_blind_to(id_.application)
-            ):
-                unread.append(name)
-            else:
-                missing.append(name)
-        yield id_, describe_votes(prepared, missing, unread)
+        if record.state is TransactionState.ACTIVE:
+            yield id_, describe_votes(*evidence.votes_of(record))
 
 
 def _find_lost(

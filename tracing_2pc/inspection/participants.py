@@ -74,6 +74,7 @@ class SourceKind(Word):
     OUTBOX = "outbox"
     LOG = "log"
     RECORDS = "records"
+    JOBS = "jobs"
     JOB = "job"
     CLOCK = "clock"
     SETTINGS = "settings"

@@ -98,7 +98,10 @@ def summarize(view: TransactionView) -> str:
     if view.state is TransactionState.ACTIVE:
         age = format_duration(view.at - (view.started or view.at))
         votes = _votes(view.participants)
-        return f"{id_} is being written: begun {age} ago, and not decided{votes}."
+        waits = f"; it waits for {view.awaited}" if view.awaited else ""
+        return (
+            f"{id_} is being written: begun {age} ago, and not decided{waits}{votes}."
+        )
     if view.state is TransactionState.QUARANTINED:
         reason = (view.reason or "no reason on record")[:200]
         return (

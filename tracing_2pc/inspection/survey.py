@@ -28,7 +28,7 @@ from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, ParticipantState, Refusal
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
-from tracing_2pc.inspection.jobs import jobs_of
+from tracing_2pc.inspection.jobs import Job, JobState, jobs_of
 from tracing_2pc.inspection.participants import (
     NOT_READ,
     Lists,
@@ -193,18 +193,41 @@ def _read_log(
     states = log.states_of(sorted(listed - records.keys()))
     # On record, unfinished, and not read above: another process has just begun it.
     refused |= {t.application for t, state in states.items() if state not in FINAL}
-    presences, clock = log.presences(), log.clock()
+    jobs, read_only = read_jobs(log, unreadable)
     return LogEvidence(
         records,
         {id_: deliveries.get(str(id_), {}) for id_ in records},
         {t: state for t, state in states.items() if state in FINAL},
         log.forgotten_by_application(),
-        clock,
+        log.clock(),
         frozenset(refused),
         passed,
         commits,
-        jobs_of(presences, clock),
+        jobs,
+        read_only,
     )
+
+
+def read_jobs(
+    log: LogReader,
+    unreadable: dict[Source, str],
+    application: str | None = None,
+) -> tuple[dict[str, Job], str]:
+    """Return the jobs that are known, by application; and why nobody can write the log.
+
+    Then no driver can report: one that is not seen is not known to be gone.
+    """
+    read_only = log.read_only_reason()
+    try:
+        presences = log.presences(application)
+    except DecisionLogError as error:
+        # A role may lack a right on this table alone, made by a later release.
+        unreadable[Source(SourceKind.JOBS)] = str(error)
+        presences = []
+    jobs = jobs_of(presences, log.clock())
+    if read_only:
+        jobs = {n: j for n, j in jobs.items() if j.state is not JobState.GONE}
+    return jobs, read_only
 
 
 def _read_trusted(

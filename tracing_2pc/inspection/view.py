@@ -38,10 +38,12 @@ from tracing_2pc.inspection.actions import (
 from tracing_2pc.inspection.diagnosis import (
     Finding,
     diagnose_transaction,
+    find_awaited,
 )
 from tracing_2pc.inspection.evidence import (
     Evidence,
     TransactionEvidence,
+    find_silent,
     is_newest,
     may_be_begun,
 )
@@ -49,9 +51,9 @@ from tracing_2pc.inspection.findings import (
     SKEW,
     find_at_outboxes,
     find_in_job,
+    find_read_only,
     not_read,
 )
-from tracing_2pc.inspection.jobs import jobs_of
 from tracing_2pc.inspection.kind import Subject
 from tracing_2pc.inspection.participants import (
     ParticipantReport,
@@ -60,7 +62,12 @@ from tracing_2pc.inspection.participants import (
     ask_about,
     list_refused,
 )
-from tracing_2pc.inspection.survey import REFUSED, survey_outboxes
+from tracing_2pc.inspection.survey import (
+    REFUSED,
+    describe_all,
+    read_jobs,
+    survey_outboxes,
+)
 from tracing_2pc.inspection.wording import (
     NO_ADDRESS,
     format_count,
@@ -73,6 +80,13 @@ RECEIPTS: Final = 200
 
 _QUOTED: Final = 300
 """Characters of a partner's answer that a sentence has."""
+
+_BESIDE: Final = (
+    kinds.JOB_FAILED,
+    kinds.JOB_GONE,
+    kinds.TWO_DRIVERS,
+    kinds.LOG_READ_ONLY,
+)
 
 _NOTHING: Final = frozenset(
     {None, ParticipantState.UNKNOWN, ParticipantState.FORGOTTEN}
@@ -124,6 +138,7 @@ class TransactionView:
     cause: str | None
     detail: str | None  # of that: at which step who answered or raised what; in a line
     undelivered: bool  # decided, and nobody was asked: its driver is gone
+    awaited: str | None  # not decided: whose votes it waits for, where that is seen
     # The attempts at its batch before and after it, as far as on record.
     near: tuple[Attempt, ...]
     deliveries: tuple[DeliveryRecord, ...]
@@ -159,6 +174,13 @@ class TransactionView:
     def wrong(self) -> tuple[Finding, ...]:
         """What is wrong with the transaction itself; the gravest first."""
         return tuple(f for f in self.findings if f.about == self.transaction)
+
+    @property
+    def beside(self) -> tuple[Finding, ...]:
+        """What is wrong with its job, or the log, unless `wrong` says so, too."""
+        said = " ".join(finding.text for finding in self.wrong)
+        beside = (f for f in self.findings if f.kind in _BESIDE)
+        return tuple(f for f in beside if f.why not in said)
 
     @property
     def in_doubt(self) -> bool:
@@ -220,6 +242,7 @@ def view_transaction(
     forgotten_by_application = log.forgotten_by_application()
     reports = _taking_part(record, answers)
     closed = record is not None and record.finished is not None
+    jobs, read_only = read_jobs(log, {}, transaction.application)
     evidence = TransactionEvidence(
         transaction,
         clock.now(),
@@ -230,18 +253,34 @@ def view_transaction(
         forgotten_through=forgotten_by_application.get(transaction.application),
         prepared={r.participant: r.prepared for r in reports if r.prepared},
         answers={r.participant: r.answer for r in reports if r.answer},
-        clock=(log_clock := log.clock()),
-        job=jobs_of(log.presences(), log_clock).get(transaction.application),
+        clock=log.clock(),
+        job=jobs.get(transaction.application),
         passed=record is not None
         and record.passed_by is not None
         and is_newest(log, transaction)
         and record.decision is not Decision.COMMIT,
+        silent=_find_silent(record, reports, participants),
     )
     answering = {
         r.participant: participants[r.participant] for r in reports if r.answer
     }
     waiting = _find_waiting(evidence, answering, settings, clock)
+    if record is not None and not closed:
+        waiting += find_read_only(read_only)
     return _view_of(log, evidence, reports, waiting, settings)
+
+
+def _find_silent(
+    record: TransactionRecord | None,
+    reports: Iterable[ParticipantReport],
+    participants: Mapping[str, ReadableParticipant],
+) -> Mapping[str, str]:
+    """Ask those that have prepared nothing, before the decision, how they are."""
+    if record is None or record.state is not TransactionState.ACTIVE:
+        return {}
+    names = [r.participant for r in reports if r.prepared is None]
+    asked = {name: participants[name] for name in names if name in participants}
+    return find_silent(record, (), describe_all(asked))
 
 
 def _find_waiting(
@@ -338,6 +377,7 @@ def _view_of(
         **on_record,
         trace=record.trace_id if record else None,
         undelivered=context.is_undelivered,
+        awaited=awaited.names if (awaited := find_awaited(evidence)) else None,
         near=near,
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],

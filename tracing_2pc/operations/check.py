@@ -70,14 +70,15 @@ def check(settings: Settings) -> CheckResult:
         findings.append(fault(source, str(error), "mend it in tpc.toml"))
     try:
         with open_configured_log(settings) as log:
-            condition = log.condition()
+            if not log.read_only_reason():
+                condition = log.condition()
             evidence = survey_all(log, participants, settings, SystemClock(), bool)
         if evidence.log is not None:
             records = evidence.log.records.values()
             states = Counter(str(record.state) for record in records)
             jobs = tuple(evidence.log.jobs.values())
         descriptions = evidence.descriptions
-        findings += [*find_in_condition(condition), *find_all(evidence, settings)]
+        findings += [*(find_in_condition(condition) if condition else ()), *find_all(evidence, settings)]
     except TwoPhaseError as error:
         findings.append(fault(Source(SourceKind.LOG), str(error), _cure_of_log(error)))
         descriptions = describe_all(participants)

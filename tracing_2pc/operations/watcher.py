@@ -249,8 +249,9 @@ class Watcher:
             if participant_source(name) not in evidence.unreadable:
                 self.succeeded[name] = now
         if evidence.log is not None:
-            self.succeeded[LOG] = now
             self._log_read = self.steady()
+            if not evidence.log.read_only:  # else it decides nothing: that alerts
+                self.succeeded[LOG] = now
 
     def _snapshot(self, evidence: Evidence) -> None:
         """Make spans of what has been wrong for 1, 2, 4 … times its threshold."""
