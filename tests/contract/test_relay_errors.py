@@ -322,7 +322,7 @@ def test_what_does_not_fit_is_on_record_whatever_it_says(
     topic.unfit = [("topic totals: \0 \udcff", "mend it")]
     all_turns(publisher(world, TopicRelay(topic), LEASE))
     assert topic.transactions() == ["orders.1.1"]
-    ((what, cure),) = world.resource.unfit()
+    ((what, cure, *_),) = world.resource.unfit()
     assert (what[:12], cure) == ("topic totals", "mend it")
 
 

@@ -25,7 +25,7 @@ from tracing_2pc.core.log_reader import (
 from tracing_2pc.core.model import TransactionId, check_application, trace_id_of
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.inspection.diagnosis import Finding
+from tracing_2pc.inspection.diagnosis import DRIVER, Finding
 from tracing_2pc.inspection.listing import Orphan, TransactionList, list_transactions
 from tracing_2pc.inspection.summary import describe_abort
 from tracing_2pc.inspection.view import to_plain
@@ -99,8 +99,8 @@ def _row(row: TransactionSummary, listing: TransactionList) -> tuple[str, ...]:
         waiting_for = _PERSON
     elif (awaited := listing.awaited.get(row.transaction)) is not None:
         waiting_for = awaited.names
-    elif row.state is TransactionState.ACTIVE or row.transaction in listing.undelivered:
-        waiting_for = "its driver"
+    elif row.state is TransactionState.ACTIVE:
+        waiting_for = DRIVER
     elif row.state is TransactionState.QUARANTINED:
         waiting_for = _PERSON
     return (

@@ -6,7 +6,14 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final, NamedTuple, NoReturn, TypedDict
 
 from tracing_2pc.core.addresses import key_of
@@ -17,6 +24,7 @@ from tracing_2pc.core.states import (
     RelayTrouble,
     RequestState,
     TransactionState,
+    UnfitKind,
     Vote,
 )
 
@@ -565,6 +573,23 @@ class Identity:
     participants: Mapping[str, str]  # its name, by application, as far as we may see
 
 
+class Unfit(NamedTuple):
+    """What does not fit at what a participant depends on, and what mends it."""
+
+    what: str
+    cure: str
+    kind: UnfitKind = UnfitKind.SETTING
+    application: str = ""  # whose; empty for all
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Unfit:
+        """Read it as it is sent; an earlier release sends the first two words."""
+        what, cure, *more = words
+        kind, application = [*more, "", ""][:2]
+        known = kind if kind in tuple(UnfitKind) else UnfitKind.SETTING
+        return cls(what, cure, UnfitKind(known), application)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParticipantDescription:
     """How one participant is at one time, and what our token may do there."""
@@ -585,7 +610,7 @@ class ParticipantDescription:
     )
     identity: Identity | None = None
     pooled: bool = False  # a pooler gives its next transaction another session
-    unfit: tuple[tuple[str, str], ...] = ()  # at its broker: what, and the cure
+    unfit: tuple[Unfit, ...] = ()
     version: str | None = None  # of tracing_2pc; None if it did not say
     answers: bool = True  # False: by its nature it takes part only, and cannot be asked
 

@@ -174,12 +174,12 @@ class RequestState(Word):
     DROPPED = "dropped"  # by a person
 
 
-NOTHING_PUBLISHED: Final = "nothing is published"
-"""How an outbox begins to say, among what is unfit, that its broker does not answer."""
+class UnfitKind(Word):
+    """What it is that does not fit at a participant."""
 
-
-NOT_TAKEN: Final = "waits for its partner"
-"""In what an outbox says, among what is unfit, of requests that are not taken now."""
+    SETTING = "setting"  # at its broker, or of its tables: it works meanwhile
+    BROKER = "broker"  # it does not answer: nothing is published
+    PARTNER = "partner"  # it does not take the requests of an application now
 
 
 class RelayTrouble(Word):

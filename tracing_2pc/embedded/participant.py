@@ -41,6 +41,7 @@ from tracing_2pc.core.model import (
     Shown,
     TransactionId,
     TransactionRecord,
+    Unfit,
 )
 from tracing_2pc.core.ports import Step
 from tracing_2pc.core.states import (
@@ -310,7 +311,7 @@ class EmbeddedParticipant:
                 gauges=who["gauges"],
                 identity=Identity(who["journal"], who["participants"]),
                 pooled=who["pooled"],
-                unfit=tuple(who["unfit"]),
+                unfit=tuple(map(Unfit.parse, who["unfit"])),
                 version=metadata.version("tracing-2pc"),
             )
             self._look(lambda engine: engine.ready())

@@ -45,6 +45,8 @@ from tracing_2pc.protocol.retry import PREPARE_SECONDS
 LATE: Final = 10.0
 """Seconds after the decision from which a missing acknowledgement is named."""
 
+DRIVER: Final = "its driver"
+
 _SEALED: Final = (ParticipantState.COMMITTED, ParticipantState.ABORTED)
 
 
@@ -201,10 +203,9 @@ def _by_state(case: TransactionEvidence) -> Iterator[Finding]:
         )
         found = _Found(record.pending, case.idle, None, why)
         yield _finding(case, kinds.QUARANTINED, found)
-    elif record.state is TransactionState.COMMITTING:
-        if (why := held_back(case)) is not None:
-            found = _Found(record.pending, case.idle, None, why)
-            yield _finding(case, kinds.HELD_BACK, found)
+    elif reason := held_back(case):
+        found = _Found(record.pending, case.idle, None, reason)
+        yield _finding(case, kinds.HELD_BACK, found)
 
 
 # --- detectors -----------------------------------------------------------------------
@@ -461,9 +462,10 @@ def held_back(case: TransactionEvidence) -> str | None:
     decision: nothing is wrong yet, but a person who looks wants to know.
     """
     record = case.record
-    if record is None or record.decided is None:
+    if record is None or record.state is not TransactionState.COMMITTING:
         return None
-    late = case.now - record.decided >= LATE
+    decided = record.decided or 0.0
+    late = case.now - decided >= LATE
     pending = {
         d.participant: d
         for d in case.deliveries.values()
@@ -473,20 +475,20 @@ def held_back(case: TransactionEvidence) -> str | None:
         return None
     # A driver that is gone holds it back, and no participant.
     by = "" if is_undelivered(case) else f" by {join_names(pending)}"
-    since = format_time_of_day(record.decided, case.now)
+    since = format_time_of_day(decided, case.now)
     cause = _format_cause(case, pending)
     return f"{record.id.application} is held back{by} since {since}{cause}"
 
 
-class AwaitedVotes(NamedTuple):
-    """Whose votes an undecided attempt waits for, as far as that can be seen."""
+class Awaited(NamedTuple):
+    """Who a transaction waits for, as far as that can be seen."""
 
-    participants: tuple[str, ...]
-    names: str  # as a list has it: *ledger's vote*
-    why: str  # a clause; with the time for which its job waits at least
+    names: str  # *ledger's vote*, or *its driver*
+    participants: tuple[str, ...] = ()
+    why: str = ""  # a clause; with the time for which its job waits at least
 
 
-def find_awaited(case: TransactionEvidence) -> AwaitedVotes | None:
+def find_awaited(case: TransactionEvidence) -> Awaited | None:
     """Return whose votes an attempt waits for; None where nobody is seen to be missing.
 
     A task asks after the begin of its attempt, and for `PREPARE_SECONDS`. When it began
@@ -509,15 +511,20 @@ def find_awaited(case: TransactionEvidence) -> AwaitedVotes | None:
         f"it waits for {names}, for {format_duration(begun)} at most "
         f"({'; '.join(causes)}); {gives_up}"
     )
-    return AwaitedVotes(tuple(silent), names, why)
+    return Awaited(names, tuple(silent), why)
 
 
 def find_all_awaited(
     evidence: Evidence, settings: Settings
-) -> dict[TransactionId, AwaitedVotes]:
-    """Return the same of each attempt that waits for a vote."""
-    cases = evidence.transactions(settings.safety_interval)
-    return {c.transaction: votes for c in cases if (votes := find_awaited(c))}
+) -> dict[TransactionId, Awaited]:
+    """Return the same of each attempt, and what is decided and waits for its driver."""
+    awaited = dict[TransactionId, Awaited]()
+    for case in evidence.transactions(settings.safety_interval):
+        if (votes := find_awaited(case)) is not None:
+            awaited[case.transaction] = votes
+        elif is_undelivered(case):
+            awaited[case.transaction] = Awaited(DRIVER)
+    return awaited
 
 
 def is_driver_gone(case: TransactionEvidence) -> bool:

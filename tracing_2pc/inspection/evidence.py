@@ -237,9 +237,10 @@ def find_silent(
     for name in record.participants:
         key = key_of(descriptions, record.id.application, name)
         of = descriptions.get(key)
-        if of is not None and of.answers and name not in prepared:
-            if why := of.unreachable or of.unready:
-                silent[name] = why
+        if of is None or not of.answers or name in prepared:
+            continue
+        if why := of.unreachable or of.unready:
+            silent[name] = why
     return silent
 
 

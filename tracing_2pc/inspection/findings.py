@@ -22,12 +22,7 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.names import METRICS
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import (
-    NOT_TAKEN,
-    NOTHING_PUBLISHED,
-    RelayTrouble,
-    Severity,
-)
+from tracing_2pc.core.states import RelayTrouble, Severity, UnfitKind
 from tracing_2pc.inspection import kinds
 from tracing_2pc.inspection.diagnosis import Finding, diagnose, gravest_first
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence
@@ -99,7 +94,9 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
         yield from _of_gauges(source, description.gauges, evidence.now)
         refused = evidence.refused.get(name, QuarantineListing((), evidence.now))
         yield from _of_queue(name, description, refused, evidence.now, settings)
-        yield from _of_broker(name, description, refused, evidence.now)
+        waits = any(r.trouble is RelayTrouble.UNREADABLE for r in refused.requests)
+        if not waits:  # else the requests say it
+            yield from find_in_broker(name, description, evidence.now)
     for name, listing in evidence.refused.items():
         yield from _of_outbox(name, listing, evidence.now)
 
@@ -397,26 +394,22 @@ def _of_queue(
 
 def find_not_taken(description: ParticipantDescription) -> list[str]:
     """Return which applications wait for an outbox's partner, and its last answer."""
-    return [what for what, _ in description.unfit if NOT_TAKEN in what]
+    return [u.what for u in description.unfit if u.kind is UnfitKind.PARTNER]
 
 
-def _of_broker(
-    name: str,
-    description: ParticipantDescription,
-    refused: QuarantineListing,
-    now: float,
+def find_in_broker(
+    name: str, description: ParticipantDescription, now: float
 ) -> Iterator[Finding]:
-    """Yield that a relay's broker does not answer, though no transaction waits."""
+    """Yield that a relay's broker does not answer, whatever waits for it."""
     age = description.gauges.get("tpc.relay.unreadable_age", 0.0)
-    if any(r.trouble is RelayTrouble.UNREADABLE for r in refused.requests):
-        return
-    for what, cure in description.unfit:
-        if what.startswith(NOTHING_PUBLISHED):
-            kind, source = kinds.POSITION_UNREADABLE, Source(SourceKind.OUTBOX, name)
-            since = now - age if age else 0.0
-            names, why = (name,), f"{what}{_since(age, now)}"
-            severity = kind.severity
-            yield Finding(source, kind, severity, names, since, age, None, why, cure)
+    for unfit in description.unfit:
+        if unfit.kind is UnfitKind.BROKER:
+            source, kind = Source(SourceKind.OUTBOX, name), kinds.POSITION_UNREADABLE
+            yield dataclasses.replace(
+                fault(source, f"{unfit.what}{_since(age, now)}", unfit.cure, kind),
+                since=now - age if age else 0.0,
+                age=age,
+            )
 
 
 def _since(age: float, now: float) -> str:
@@ -444,9 +437,9 @@ def find_in_brokers(
 ) -> Iterator[Finding]:
     """Yield what may lose, or stop, what relays publish."""
     for name, description in descriptions.items():
-        for what, cure in description.unfit:
-            if not (what.startswith(NOTHING_PUBLISHED) or NOT_TAKEN in what):
-                yield fault(participant_source(name), what, cure)
+        for unfit in description.unfit:
+            if unfit.kind is UnfitKind.SETTING:
+                yield fault(participant_source(name), unfit.what, unfit.cure)
 
 
 def find_in_condition(condition: LogCondition) -> Iterator[Finding]:

@@ -20,10 +20,9 @@ from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, TransactionState
 from tracing_2pc.inspection.diagnosis import (
-    AwaitedVotes,
+    Awaited,
     Finding,
     find_all_awaited,
-    is_undelivered,
     why_no_record,
 )
 from tracing_2pc.inspection.evidence import Evidence, oldest
@@ -68,12 +67,10 @@ class TransactionList:
     orphans: tuple[Orphan, ...]
     # Of unfinished transactions, by id and by participant.
     deliveries: Mapping[str, Mapping[str, DeliveryRecord]]
-    # Of those not decided: where they are prepared, and where they are not; and whose
-    # votes they wait for, where that is seen.
+    # Of those not decided: where they are prepared, and where they are not.
     votes: Mapping[TransactionId, str]
-    awaited: Mapping[TransactionId, AwaitedVotes]
-    # Decided, and no participant was asked: the driver that does that is gone.
-    undelivered: frozenset[TransactionId]
+    # Who they wait for, where it is not who has not acknowledged.
+    awaited: Mapping[TransactionId, Awaited]
     # All that is wrong, whatever the filters of transactions let through, but for what
     # is of another application only.
     findings: tuple[Finding, ...]
@@ -112,11 +109,6 @@ def list_transactions(
         log.deliveries_of_unfinished(),
         dict(_votes(evidence)),
         find_all_awaited(evidence, settings),
-        frozenset(
-            case.transaction
-            for case in evidence.transactions(settings.safety_interval)
-            if is_undelivered(case)
-        ),
         tuple(one for one in found if not is_of_another(one.about, application)),
     )
 

@@ -13,6 +13,7 @@ from tracing_2pc.core.log_reader import AuditEntry, LogReader
 from tracing_2pc.core.model import (
     BranchId,
     DeliveryRecord,
+    ParticipantDescription,
     QuarantineListing,
     Receipt,
     TransactionId,
@@ -50,6 +51,7 @@ from tracing_2pc.inspection.evidence import (
 from tracing_2pc.inspection.findings import (
     SKEW,
     find_at_outboxes,
+    find_in_broker,
     find_in_job,
     find_read_only,
     not_read,
@@ -86,6 +88,7 @@ _BESIDE: Final = (
     kinds.JOB_GONE,
     kinds.TWO_DRIVERS,
     kinds.LOG_READ_ONLY,
+    kinds.POSITION_UNREADABLE,
 )
 
 _NOTHING: Final = frozenset(
@@ -177,7 +180,7 @@ class TransactionView:
 
     @property
     def beside(self) -> tuple[Finding, ...]:
-        """What is wrong with its job, or the log, unless `wrong` says so, too."""
+        """What is wrong with its job, the log or a broker, unless `wrong` says so."""
         said = " ".join(finding.text for finding in self.wrong)
         beside = (f for f in self.findings if f.kind in _BESIDE)
         return tuple(f for f in beside if f.why not in said)
@@ -243,6 +246,7 @@ def view_transaction(
     reports = _taking_part(record, answers)
     closed = record is not None and record.finished is not None
     jobs, read_only = read_jobs(log, {}, transaction.application)
+    described = _describe_silent(record, reports, participants)
     evidence = TransactionEvidence(
         transaction,
         clock.now(),
@@ -259,7 +263,7 @@ def view_transaction(
         and record.passed_by is not None
         and is_newest(log, transaction)
         and record.decision is not Decision.COMMIT,
-        silent=_find_silent(record, reports, participants),
+        silent=find_silent(record, (), described) if record else {},
     )
     answering = {
         r.participant: participants[r.participant] for r in reports if r.answer
@@ -267,20 +271,22 @@ def view_transaction(
     waiting = _find_waiting(evidence, answering, settings, clock)
     if record is not None and not closed:
         waiting += find_read_only(read_only)
+    for name, description in described.items():
+        waiting += find_in_broker(name, description, evidence.now)
     return _view_of(log, evidence, reports, waiting, settings)
 
 
-def _find_silent(
+def _describe_silent(
     record: TransactionRecord | None,
     reports: Iterable[ParticipantReport],
     participants: Mapping[str, ReadableParticipant],
-) -> Mapping[str, str]:
+) -> Mapping[str, ParticipantDescription]:
     """Ask those that have prepared nothing, before the decision, how they are."""
     if record is None or record.state is not TransactionState.ACTIVE:
         return {}
     names = [r.participant for r in reports if r.prepared is None]
     asked = {name: participants[name] for name in names if name in participants}
-    return find_silent(record, (), describe_all(asked))
+    return describe_all(asked)
 
 
 def _find_waiting(

@@ -78,7 +78,9 @@ def check(settings: Settings) -> CheckResult:
             states = Counter(str(record.state) for record in records)
             jobs = tuple(evidence.log.jobs.values())
         descriptions = evidence.descriptions
-        findings += [*(find_in_condition(condition) if condition else ()), *find_all(evidence, settings)]
+        if condition is not None:
+            findings += find_in_condition(condition)
+        findings += find_all(evidence, settings)
     except TwoPhaseError as error:
         findings.append(fault(Source(SourceKind.LOG), str(error), _cure_of_log(error)))
         descriptions = describe_all(participants)

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
-from tracing_2pc.core.model import RequestKey
-from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState
+from tracing_2pc.core.model import RequestKey, Unfit
+from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState, UnfitKind
 from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.partner import Partner
 from tracing_2pc.outbox.partner_request import MakeRequest, made_by
@@ -249,7 +249,7 @@ class Outbox(ParticipantEngine):
         with self._outgoing.queue.deciding() as connection:
             return self._person.drop(connection, order)
 
-    def unfit(self) -> Sequence[tuple[str, str]]:
+    def unfit(self) -> Sequence[Unfit]:
         """Return what does not fit at a relay's broker, asked each minute.
 
         First that it does not answer, if so.
@@ -258,7 +258,8 @@ class Outbox(ParticipantEngine):
         with self._reading() as connection:
             silent = []
             if isinstance(person, StoppedRelay):
-                silent = [(why, _START_BROKER) for why in person.unreadable(connection)]
+                reasons = person.unreadable(connection)
+                silent = [Unfit(r, _START_BROKER, UnfitKind.BROKER) for r in reasons]
             return [*silent, *super().unfit(), *self._outgoing.unfit(connection)]
 
     def _trouble(self, connection: Connection) -> str:

@@ -20,6 +20,7 @@ from tracing_2pc.core.model import (
     BranchId,
     RequestKey,
     TransactionId,
+    Unfit,
     carrier_from_json,
 )
 from tracing_2pc.core.states import RelayTrouble
@@ -452,9 +453,9 @@ class Publications:
         gone = self._position.delete().where(self._position.c.state.in_(states))
         connection.execute(gone)
 
-    def unfit(self, connection: Connection) -> Sequence[tuple[str, str]]:
+    def unfit(self, connection: Connection) -> Sequence[Unfit]:
         """Return what does not fit at the broker, each with its cure."""
-        return [(row.what, row.cure) for row in self._unfit_rows(connection)]
+        return [Unfit(row.what, row.cure) for row in self._unfit_rows(connection)]
 
     def _unfit_rows(self, connection: Connection) -> Sequence[Any]:
         return connection.execute(sa.select(self._unfit)).all()

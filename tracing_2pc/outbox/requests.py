@@ -22,9 +22,10 @@ from tracing_2pc.core.model import (
     QuarantinedRequest,
     RequestKey,
     TransactionId,
+    Unfit,
     carrier_from_json,
 )
-from tracing_2pc.core.states import NOT_TAKEN, Refusal, RelayTrouble, RequestState
+from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState, UnfitKind
 from tracing_2pc.outbox.quarantine import (
     AGAIN,
     DROP,
@@ -291,13 +292,18 @@ class Requests:
         """Return in a word why nothing is sent, empty if it is not known here."""
         return ""
 
-    def unfit(self, connection: Connection) -> Sequence[tuple[str, str]]:
+    def unfit(self, connection: Connection) -> Sequence[Unfit]:
         """Return which applications wait for the partner, and what it answered last."""
         r, b = self.refusals.c, self._branch.c
         is_waiting = sa.exists().where(b.application == r.application)
         waiting = sa.select(self.refusals).where(r.answer.is_not(None), is_waiting)
         return [
-            (f"{row.application} {NOT_TAKEN}: {row.answer}", _CURE)
+            Unfit(
+                f"{row.application} waits for its partner: {row.answer}",
+                _CURE,
+                UnfitKind.PARTNER,
+                row.application,
+            )
             for row in connection.execute(waiting.order_by("application"))
         ]
 

@@ -15,12 +15,7 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import QuarantinedRequest, TransactionId
-from tracing_2pc.core.states import (
-    NOTHING_PUBLISHED,
-    Refusal,
-    RelayTrouble,
-    RequestState,
-)
+from tracing_2pc.core.states import Refusal, RelayTrouble, RequestState
 from tracing_2pc.outbox.publications import (
     BEGUN,
     CONFIRMED,
@@ -99,7 +94,7 @@ class StoppedRelay:
     def unreadable(self, connection: Connection) -> list[str]:
         """Return why nothing can be published now, also where nothing waits."""
         rows = self._quarantine.rows(connection, UNREADABLE)
-        return [f"{NOTHING_PUBLISHED}: {row.answer}" for row in rows]
+        return [f"nothing is published: {row.answer}" for row in rows]
 
     def trouble(self, connection: Connection) -> str:
         """Return in a word the gravest reason for which something waits."""

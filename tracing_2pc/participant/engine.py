@@ -33,12 +33,7 @@ from tracing_2pc.core import names
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
-from tracing_2pc.core.model import (
-    BranchId,
-    Carrier,
-    Identity,
-    TransactionId,
-)
+from tracing_2pc.core.model import BranchId, Carrier, Identity, TransactionId, Unfit
 from tracing_2pc.core.states import BranchState, Decision, Refusal
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
@@ -384,13 +379,13 @@ class ParticipantEngine:
         """Its database stands behind a pooler in transaction mode."""
         return not self._database.keeps_sessions
 
-    def unfit(self) -> Sequence[tuple[str, str]]:
+    def unfit(self) -> Sequence[Unfit]:
         """Return what does not fit at what it depends on, each with its cure."""
         if not self._journal.tables.grows:
             return []
         with self._reading() as connection:
             return [
-                (
+                Unfit(
                     "its tables lack a column of this release",
                     f"as their owner run: {sql}",
                 )

@@ -19,7 +19,6 @@ from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.ports import Step
 from tracing_2pc.core.states import (
     ASK_AGAIN,
-    NOT_TAKEN,
     Decision,
     Refusal,
     RequestState,
@@ -194,15 +193,15 @@ class ParticipantService:
             "unfit": self._unfit(caller),
         }
 
-    def _unfit(self, caller: Caller) -> list[tuple[str, str]]:
+    def _unfit(self, caller: Caller) -> list[list[str]]:
         """Return what does not fit, as far as the caller may know of applications."""
         if not caller.may("metrics"):
             return []
         bound = caller.application
         return [
-            (what, cure)
-            for what, cure in self._engine.unfit()
-            if NOT_TAKEN not in what or bound in (None, what.partition(" ")[0])
+            list(map(str, unfit))
+            for unfit in self._engine.unfit()
+            if bound is None or unfit.application in ("", bound)
         ]
 
     def _check(

@@ -25,6 +25,7 @@ from tracing_2pc.core.model import (
     RequestKey,
     Shown,
     TransactionId,
+    Unfit,
     check_application,
     check_journal,
 )
@@ -92,7 +93,7 @@ class WhoAmI(NamedTuple):
     role: str
     gauges: Mapping[str, float]
     pooled: bool
-    unfit: tuple[tuple[str, str], ...]
+    unfit: tuple[Unfit, ...]
     version: str | None
 
 
@@ -109,10 +110,10 @@ def read_whoami(answer: object) -> WhoAmI:
         with contextlib.suppress(ValueError):
             gauges[_text(name)] = _number(value)
     role, pooled = _text(item.get("role")), item.get("pooled") is True
-    unfit = []
-    for pair in _typed(item.get("unfit", []), list):
-        what, cure = map(_text, _typed(pair, list))
-        unfit.append((what, cure))
+    unfit = [
+        Unfit.parse([_text(word) for word in _typed(words, list)])
+        for words in _typed(item.get("unfit", []), list)
+    ]
     version = item.get("version")
     version = version[:80] if isinstance(version, str) else None
     return WhoAmI(identity, role, gauges, pooled, tuple(unfit), version)
