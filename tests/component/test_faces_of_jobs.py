@@ -42,17 +42,6 @@ def faces(operator: Operator) -> dict[str, tuple[int, str]]:
     return {name: (code, " ".join(text.split())) for name, (code, text) in said.items()}
 
 
-def test_a_job_that_failed_is_the_first_thing_that_is_said(operator: Operator) -> None:
-    """With batch, participant and reason, in the same words everywhere."""
-    report(operator.at)
-    operator.at.log.report_end("orders", "r1", TABLE_ALTERED)
-    for name, (code, text) in faces(operator).items():
-        assert "orders: its job failed at " in text, name
-        assert TABLE_ALTERED in text, name
-        assert "all is well" not in text.lower(), name
-        assert (code == 1) is (name != "console")
-
-
 @pytest.mark.parametrize(
     ("seen", "severity"), [(UNSEEN, "warning"), (MISSED, "critical")]
 )
@@ -147,3 +136,15 @@ def test_a_log_that_cannot_be_read_says_nothing_of_jobs(
     report(operator.at, seen=MISSED)
     monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
     assert "its driver" not in operator.out(1, "check")
+
+
+def test_a_log_without_a_table_of_drivers_shows_the_rest(operator: Operator) -> None:
+    """As to a role without a right on it: that nothing is known of jobs is said."""
+    operator.at.committing(7)
+    with operator.at.base.write() as connection:
+        connection.exec_driver_sql("DROP TABLE tpc_presence")
+    said = faces(operator)
+    assert "orders.7.1 committing" in said["ls"][1]
+    for name, (_, text) in said.items():
+        assert "jobs" in text, name
+        assert "tpc_presence" in text, name

@@ -521,3 +521,27 @@ def test_an_address_of_one_application_has_a_page(at, mailer):
     assert len(links) == 3
     for link in links:
         assert "sales/mailer" in visitor.get(link)
+
+
+def test_an_abort_is_neither_well_nor_a_fault(viewer, at):
+    """Its page is in no colour, and what can be typed stands there as code."""
+    at.up("notifier")
+    record = at.begin(9)
+    at.log.abort(record.id, who="ada", why="run `job.py` again")
+    at.worlds["notifier"].abort(str(record.id))
+    at.finish(record.id)
+    page = viewer.get(f"/transactions/{record.id}")
+    assert '<p class="sentence ">' in page
+    assert "sentence well" not in page
+
+
+def test_without_links_no_table_has_a_column_of_traces(at, monkeypatch):
+    """Nothing could be in it."""
+    pages = ("/", "/participants/ledger", "/incidents")
+    with_links = visitor(console_of(at), VIEWER)
+    assert '<th scope="col">Trace</th>' in with_links.get("/")
+    monkeypatch.setattr("support.console.LINKS", {})
+    without = visitor(console_of(at), VIEWER)
+    for page in pages:
+        assert "Trace</th>" not in without.get(page)
+        assert 'data-head="Trace"' not in without.get(page)

@@ -893,3 +893,15 @@ def test_a_try_that_fails_as_before_is_told_once(at):
     at.time.advance(30)
     told = [[item["event"] for item in items(watcher.sweep())] for _ in range(3)]
     assert told == [["unreadable", "waiting", "tried"], [], []]
+
+
+def test_a_log_that_takes_no_writes_counts_as_failing(at, monkeypatch):
+    """It is read, and decides nothing: the alert of a log that cannot be read fires."""
+    watcher = watching(at)
+    watcher.sweep()
+    read = watcher.succeeded["log"]
+    monkeypatch.setattr(at.log, "read_only_reason", lambda: "read-only")
+    at.time.advance(SETTINGS.sweep)
+    (finding,) = watcher.sweep().findings
+    assert finding.kind is kinds.LOG_READ_ONLY
+    assert watcher.succeeded["log"] == read

@@ -12,7 +12,7 @@ from tracing_2pc.core.log_reader import MOST, Deliveries, TransactionSummary
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import Severity, TransactionState, Word
 from tracing_2pc.inspection import kinds
-from tracing_2pc.inspection.diagnosis import AwaitedVotes, Finding
+from tracing_2pc.inspection.diagnosis import DRIVER, Awaited, Finding
 from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.findings import is_of_another
 from tracing_2pc.inspection.participants import Source, SourceKind
@@ -45,8 +45,8 @@ class SurveySnapshot(NamedTuple):
     findings: Sequence[Finding]
     judged: frozenset[TransactionId]  # unfinished in the log then
     evidence: Evidence | None = None  # all that was read
-    # Of those not decided: whose votes they wait for, where that is seen.
-    awaited: Mapping[TransactionId, AwaitedVotes] = {}
+    # Who transactions wait for, where it is not who has not acknowledged.
+    awaited: Mapping[TransactionId, Awaited] = {}
 
 
 class BoardRow(NamedTuple):
@@ -165,7 +165,9 @@ def _doubts(
             yield f"The clock: {why}."
         else:
             about = f"{finding.about} could not be read, so nothing is known of it"
-            yield f"{about}: {why}"
+            yield (
+                f"{about}: {why}; {finding.cure}" if finding.cure else f"{about}: {why}"
+            )
 
 
 def _rows(log: LogSnapshot, survey: SurveySnapshot) -> Iterator[BoardRow]:
@@ -178,7 +180,10 @@ def _rows(log: LogSnapshot, survey: SurveySnapshot) -> Iterator[BoardRow]:
     for id_, finding in worst.items():
         # Judged unfinished, and no more in the log's whole list: finished since then.
         if id_ in by_id or id_ not in survey.judged or not whole:
-            yield _found_row(id_, finding, log, by_id.get(id_))
+            found = _found_row(id_, finding, log, by_id.get(id_))
+            if id_ in survey.awaited:
+                found = found._replace(participants=_names(survey.awaited[id_]))
+            yield found
     for id_, row in by_id.items():
         if id_ not in worst:
             yield _log_row(row, log, survey.awaited.get(id_))
@@ -198,16 +203,20 @@ def _found_row(
 
 
 def _log_row(
-    row: TransactionSummary, log: LogSnapshot, awaited: AwaitedVotes | None
+    row: TransactionSummary, log: LogSnapshot, awaited: Awaited | None
 ) -> BoardRow:
     id_, since = row.transaction, row.decided or row.started
     names, why = row.pending, ""
     if row.state is TransactionState.ACTIVE:
-        names = ("its driver",)
+        names = (DRIVER,)
         if awaited is not None:
-            names, why = awaited.participants, awaited.why
+            names, why = _names(awaited), awaited.why
     due = _next_try(log, id_)
     return BoardRow(id_, "normal", STATE_TEXT[row.state], why, since, names, due)
+
+
+def _names(awaited: Awaited) -> tuple[str, ...]:
+    return awaited.participants or (awaited.names,)
 
 
 def _next_try(log: LogSnapshot, id_: TransactionId) -> float | None:

@@ -41,7 +41,10 @@ def offers(view: TransactionView) -> Iterator[Offer]:
     for advised in view.actions:
         for words, advice in _advised(advised):
             given = {"transaction": str(view.transaction), **words}
-            yield Offer(RESOLVE, given, _title(given, view), advice)
+            title = _title(given, view)
+            if view.undelivered:
+                title = title.removesuffix(" again")
+            yield Offer(RESOLVE, given, title, advice)
 
 
 def _advised(advice: Advice) -> Iterator[tuple[dict[str, str], Advice]]:
