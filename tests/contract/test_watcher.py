@@ -748,12 +748,14 @@ def test_what_was_said_of_a_job_stays_while_the_log_cannot_be_read(at, monkeypat
     at.time.advance(60)
     assert [str(f.kind) for f in watcher.sweep().findings] == ["job_gone"]
 
-    def refuse() -> None:
+    def refuse(_: object) -> None:
         raise DecisionLogError("no answer")
 
+    down = watcher.last.down
     monkeypatch.setattr(at.log, "presences", refuse)
-    kinds = {str(f.kind) for f in watcher.sweep().findings}
-    assert kinds == {"job_gone", "unreadable"}
+    sweep = watcher.sweep()
+    assert {str(f.kind) for f in sweep.findings} == {"job_gone", "unreadable"}
+    assert (sweep.removed, sweep.down) == ((), down)
 
 
 def test_applications_are_named_in_metrics_up_to_a_number(at, measured):

@@ -35,6 +35,7 @@ from tracing_2pc.inspection.participants import (
     LOG,
     ReadableParticipant,
     Source,
+    SourceKind,
     participant_source,
 )
 from tracing_2pc.inspection.survey import survey_all
@@ -223,10 +224,11 @@ class Watcher:
         started, pending, down = before.started, before.pending, before.down
         if (log := evidence.log) is not None:
             started, pending = _started(log), _pending(log)
-            down = {
+            now_down = {
                 name: evidence.now - job.age if job.is_down else None
                 for name, job in log.jobs.items()
             }
+            down = {**(down if _hides_jobs(evidence) else {}), **now_down}
         return Sweep(
             self.clock.now(),
             findings,
@@ -364,12 +366,18 @@ def _pending(log: LogEvidence) -> dict[tuple[str, str], float]:
     return ages
 
 
+def _hides_jobs(evidence: Evidence) -> bool:
+    """Whether a job that is not listed may be as it was."""
+    is_read_only = evidence.log is not None and bool(evidence.log.read_only)
+    return is_read_only or Source(SourceKind.JOBS) in evidence.unreadable
+
+
 def _is_hidden(finding: Finding, evidence: Evidence) -> bool:
     """Whether what it is about cannot be read, so that it may still be so."""
     if (log := evidence.log) is None:
         return True
     if not isinstance(id_ := finding.about, TransactionId):
-        return False
+        return finding.kind.subject is Subject.JOB and _hides_jobs(evidence)
     if id_.application in log.refused:
         return True
     # Or our token is now bound to another application.
