@@ -38,6 +38,7 @@ from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message
+from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import served
 from tracing_2pc.wire import contract, reading
@@ -496,6 +497,38 @@ def test_a_prepare_is_answered_again_with_the_vote(ledger):
     """A second request for the same branch rejects nothing of the first one."""
     for name_rows in (None, 9):
         assert ledger.prepare("orders.1.1", ids(1), name_rows) is Vote.COMMIT
+
+
+FUNCTION = """CREATE FUNCTION odd() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN IF NEW.id & 1 = 1 THEN {}; END IF; RETURN NEW; END $$"""
+BY_FUNCTION = "FOR EACH ROW EXECUTE FUNCTION odd()"
+TRIGGERS = {
+    "sqlite": [
+        ("BEGIN SELECT RAISE(ABORT, 'odd') WHERE NEW.id & 1 = 1; END",),
+        ("WHEN NEW.id & 1 = 1 BEGIN INSERT INTO audit VALUES (NULL); END",),
+    ],
+    "postgresql": [
+        (BY_FUNCTION, FUNCTION.format("RAISE 'odd'")),
+        (BY_FUNCTION, FUNCTION.format("INSERT INTO audit VALUES (NULL)")),
+    ],
+}
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["raises", "violates a constraint"])
+def test_a_trigger_rejects_no_row(ledger, which):
+    """What it does with a row is its own affair: the refusal is of the branch."""
+    body, *first = TRIGGERS[ledger.world.url.partition(":")[0]][which]
+    ledger.world.run("CREATE TABLE audit (id bigint NOT NULL)")
+    for statement in first:
+        ledger.world.run(statement)
+    ledger.world.run(f"CREATE TRIGGER odd BEFORE INSERT ON ledger_tpc {body}")
+    rows = TaggedRows(ledger.world.url, "ledger", triggers=True)
+    with contextlib.closing(rows), served(rows) as url:
+        ledger.participant = open_participant("ledger", url, None, PATIENT)
+        with pytest.raises(ParticipantRefusedError) as refused:
+            ledger.prepare("orders.1.1", ids(2, 3, 4))
+        assert not isinstance(refused.value, RejectedRowsError)
+        assert ledger.prepare("orders.1.1", ids(2, 4)) is Vote.COMMIT
 
 
 def test_an_answer_that_names_rows_is_one_that_is_read():

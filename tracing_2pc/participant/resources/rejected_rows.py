@@ -60,10 +60,15 @@ _COLUMNS_OF: Final = sa.text(
 )
 
 _LINE: Final = re.compile(r"^COPY [^\n]*?, line (\d+)(?:, column ([^\n:]*))?", re.M)
+_FUNCTION: Final = re.compile(r"^PL/pgSQL ", re.M)
+"""In the context of an error that a function, as of a trigger, has raised."""
+
 _WHICH: Final = re.compile(r"\brecord \d+(, column [^:]*)?: ")
 _OF_SQLITE: Final = re.compile(
     r"(UNIQUE|NOT NULL|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?"
 )
+_MISMATCH: Final = "datatype mismatch"
+"""Said of a value that is no number, for a key that is one."""
 
 
 class _Failure(NamedTuple):
@@ -250,10 +255,15 @@ class RejectedRows:
             raise _DroppedError
 
     def _describe(self, connection: Connection, error: Any) -> _Failure:
-        """Name column and constraint of an error; no value, for others read it."""
+        """Name column and constraint of an error; no value, for others read it.
+
+        One that a trigger raises is raised: it may be of another table.
+        """
         diag: Any = getattr(error, "diag", None)
         if diag is None:
-            return self._describe_in_sqlite(str(error), type(error).__name__)
+            return self._describe_in_sqlite(error)
+        if _FUNCTION.search(diag.context or ""):
+            raise error
         kind = _KINDS.get(str(error.sqlstate), "")
         line = _LINE.search(diag.context or "")
         key = re.match(r"Key \(([^)]*)\)=", diag.message_detail or "")
@@ -265,13 +275,19 @@ class RejectedRows:
         reason = f"{kind} {diag.constraint_name or ''}".strip() or type(error).__name__
         return _Failure(column, reason, kind, int(line[1]) - 1 if line else None)
 
-    def _describe_in_sqlite(self, text: str, error: str) -> _Failure:
-        if (match := _OF_SQLITE.match(text)) is None:
-            return _Failure("", error)
+    def _describe_in_sqlite(self, error: Exception) -> _Failure:
+        """Name them as `_describe`."""
+        if (match := _OF_SQLITE.match(str(error))) is None:
+            is_integrity = isinstance(error, self._database.driver.IntegrityError)
+            if is_integrity and str(error) != _MISMATCH:
+                raise error
+            return _Failure("", type(error).__name__)
         kind, about = match[1], match[2] or ""
         if kind == "CHECK":
             return _Failure("", f"CHECK {about}", kind)
         prefix = f"{self.table.name}."
+        if about and not about.startswith((prefix, "index ")):
+            raise error
         names = [name.removeprefix(prefix) for name in about.split(", ")]
         return _Failure(", ".join(names), kind, kind)
 
