@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,7 +42,8 @@ from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import served
 from tracing_2pc.wire import contract, reading
-from tracing_2pc.wire.error_responses import problem_of
+from tracing_2pc.wire.client import SEARCH, WireParticipant
+from tracing_2pc.wire.error_responses import PROBLEM, problem_of
 
 TEXTS = texts("rejects")
 Row = dict[str, Any]
@@ -529,6 +530,32 @@ def test_a_trigger_rejects_no_row(ledger, which):
             ledger.prepare("orders.1.1", ids(2, 3, 4))
         assert not isinstance(refused.value, RejectedRowsError)
         assert ledger.prepare("orders.1.1", ids(2, 4)) is Vote.COMMIT
+
+
+class Patience(WireParticipant):
+    """Refuses, and notes how long it was waited for."""
+
+    waits: ClassVar[list[float]] = []
+
+    def exchange(self, *request: Any, **more: Any) -> tuple[int, str, bytes]:
+        *_, timeout, _ = request
+        self.waits.append(timeout)
+        return 409, PROBLEM, b'{"state": "unknown"}'
+
+
+def test_a_search_is_waited_for_longer_than_a_vote():
+    """A refusal is not kept: one that came too late would be looked for for ever."""
+    participant = Patience("ledger", "http://ledger", None, PATIENT)
+    for name_rows in (None, 9):
+        with pytest.raises(ParticipantRefusedError):
+            prepare_at(
+                participant,
+                TransactionId.parse("orders.1.1"),
+                ids(1),
+                name_rows=name_rows,
+            )
+    assert participant.waits == [PATIENT, SEARCH * PATIENT]
+    assert SEARCH > 1
 
 
 def test_an_answer_that_names_rows_is_one_that_is_read():

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import IO, Any, ClassVar, TypeVar
+from typing import IO, Any, ClassVar, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from tracing_2pc.core import content
@@ -48,6 +48,10 @@ from tracing_2pc.wire.error_responses import OK, refusal_of
 
 T = TypeVar("T")
 
+SEARCH: Final = 12
+"""Times `timeout` that a search for rejected rows is waited for: it writes many times,
+and its answer is not kept, as a vote is."""
+
 
 @dataclasses.dataclass(frozen=True)
 class WireParticipant(abc.ABC):
@@ -84,10 +88,13 @@ class WireParticipant(abc.ABC):
             "Content-Type": content.ARROW,
             "Content-Length": str(length),
         }
+        timeout = self.timeout
         if name_rows is not None:
             headers[contract.NAME_ROWS_HEADER] = str(name_rows)
+            timeout *= SEARCH
         with contextlib.closing(body()) as stream:
-            answer = self._post("/prepare", stream, headers, transaction, journal)
+            about = transaction, journal, timeout
+            answer = self._post("/prepare", stream, headers, *about)
         if (refused := _no_vote(answer, rows, digest)) is not None:
             refusal, item = refusal_of(answer.status), contract.read_object(answer)
             kind: Callable[..., ParticipantRefusedError] = ParticipantRefusedError
@@ -306,6 +313,7 @@ class WireParticipant(abc.ABC):
         headers: Mapping[str, str],
         transaction: TransactionId,
         journal: str | None = None,
+        timeout: float | None = None,
     ) -> Answer:
         headers = {**headers, **self._standing_headers(), **_meaning(journal)}
         target = urlsplit(self.url)
@@ -320,7 +328,7 @@ class WireParticipant(abc.ABC):
         }
         with client_span(f"POST {route}", about) as span:
             headers |= current_carrier()
-            answer = self._ask("POST", route, body, headers, transaction)
+            answer = self._ask("POST", route, body, headers, transaction, timeout)
             error = answer.status >= 400 or not answer.status
             set_status(span, answer.status, error=error)
         return answer
