@@ -408,7 +408,7 @@ def test_a_batch_that_fails_by_its_data_is_told_so(world):
         if "errors.AbortedError" in line
     )
     assert "votes abort (400)" in said
-    assert "at each try until this is mended: columns v: " in said
+    assert "at each try until this is mended: columns v (list" in said
     assert said.endswith("Nothing was committed")
     tracker = world.spark.sparkContext.statusTracker()
     jobs = tracker.getJobIdsForGroup(str(query.runId))
