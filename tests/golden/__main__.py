@@ -34,7 +34,7 @@ from tracing_2pc.inbox.event import NewEvent
 from tracing_2pc.inbox.inbox import Inbox
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.partner import PartnerAnswer
-from tracing_2pc.outbox.queue import Request
+from tracing_2pc.outbox.requests import Request
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.sinks.job import Job

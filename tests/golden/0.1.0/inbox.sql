@@ -8,8 +8,8 @@ CREATE TABLE events_tpc_event (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (position)
 );
-INSERT INTO "events_tpc_event" VALUES(1,'shop','e1','{"id": 1}',1.79583040620377326016e+09,'{}');
-INSERT INTO "events_tpc_event" VALUES(2,'shop','e2','{"id": 2}',1.79583040620377326016e+09,'{}');
+INSERT INTO "events_tpc_event" VALUES(1,'shop','e1','{"id": 1}',1.79590465162783336642e+09,'{}');
+INSERT INTO "events_tpc_event" VALUES(2,'shop','e2','{"id": 2}',1.79590465162783336642e+09,'{}');
 CREATE TABLE events_tpc_inbox (
 	position BIGINT NOT NULL, 
 	trimmed BIGINT NOT NULL, 
@@ -25,14 +25,14 @@ CREATE TABLE events_tpc_key (
 	at FLOAT NOT NULL, 
 	PRIMARY KEY (producer, id)
 );
-INSERT INTO "events_tpc_key" VALUES('shop','e1','037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4',1,1.79583040620377326016e+09);
-INSERT INTO "events_tpc_key" VALUES('shop','e2','9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8',2,1.79583040620377326016e+09);
+INSERT INTO "events_tpc_key" VALUES('shop','e1','037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4',1,1.79590465162783336642e+09);
+INSERT INTO "events_tpc_key" VALUES('shop','e2','9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8',2,1.79590465162783336642e+09);
 CREATE TABLE events_tpc_passed (
 	at FLOAT NOT NULL, 
 	position BIGINT NOT NULL, 
 	PRIMARY KEY (at)
 );
-INSERT INTO "events_tpc_passed" VALUES(1.79583040620820498468e+09,1);
+INSERT INTO "events_tpc_passed" VALUES(1.79590465164067983631e+09,1);
 CREATE TABLE events_tpc_reader (
 	reader VARCHAR(40) NOT NULL, 
 	position BIGINT NOT NULL, 
@@ -40,12 +40,12 @@ CREATE TABLE events_tpc_reader (
 	at FLOAT NOT NULL, 
 	PRIMARY KEY (reader)
 );
-INSERT INTO "events_tpc_reader" VALUES('orders',1,'e1',1.79583040620820498468e+09);
+INSERT INTO "events_tpc_reader" VALUES('orders',1,'e1',1.79590465164067983631e+09);
 CREATE TABLE events_tpc_schema (
 	version INTEGER NOT NULL, 
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "events_tpc_schema" VALUES(1,'4d631315054c40789da9f29191719f8d','inbox');
+INSERT INTO "events_tpc_schema" VALUES(1,'99e36b63bef247a29735275f9ed8aa4d','inbox');
 CREATE INDEX events_tpc_key_position ON events_tpc_key (position);
 COMMIT;

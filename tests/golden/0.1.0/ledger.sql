@@ -29,10 +29,10 @@ CREATE TABLE orders_tpc_branch (
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79583040591897606847e+09,1.79583040593955564501e+09);
-INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79583040598083662985e+09,1.79583040600774145123e+09);
-INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79583040604506468775e+09,1.79583040605670690541e+09);
-INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79583040608460760114e+09,NULL);
+INSERT INTO "orders_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79590465066906666757e+09,1.79590465071820497514e+09);
+INSERT INTO "orders_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79590465100808286671e+09,1.79590465109356737139e+09);
+INSERT INTO "orders_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79590465113104224203e+09,1.79590465127928829193e+09);
+INSERT INTO "orders_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79590465137306046486e+09,NULL);
 CREATE TABLE orders_tpc_hidden (
 	tag INTEGER NOT NULL, 
 	doomed BIGINT, 
@@ -44,7 +44,7 @@ CREATE TABLE orders_tpc_schema (
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "orders_tpc_schema" VALUES(1,'46f68a90bf6243028aa09f1cb1fc05bb','tagged_rows');
+INSERT INTO "orders_tpc_schema" VALUES(1,'e23dd9cd0a8744b7a0fe2931ba89587f','tagged_rows');
 CREATE TABLE orders_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -54,10 +54,10 @@ CREATE TABLE orders_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-1282cbdbbff09f42c7b1a200f06989ba-e2273c5c81db72ac-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-8182ce630d588318bcad5a190691b9da-37ee568d684fca77-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-acd30fcca1cf2bf15e2d045446314723-d0794e3d20eec67e-03"}');
-INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-5e5b8768dd64bcc33428324b64170ec6-3e6243158562feca-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-13183e7c5d571b9ddcdf1d0f605ae62d-cf5fb626107453fe-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-5be04414eb7f6ed4abf8b820a8adeaba-63bdee9aec5f2032-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-ae3b85ea2e139a9f6723e2c9e7e2c9bf-e7adddb2a8739ebf-03"}');
+INSERT INTO "orders_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-b2ed66d740e118ed3d24bf2898d52b41-04bfbf798a6dba82-03"}');
 CREATE INDEX orders_tpc_open ON orders_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX orders_tpc_tag ON orders_tpc (tpc_tag);
 CREATE VIEW orders AS SELECT r.id, r.amount FROM (SELECT r.* FROM orders_tpc r WHERE NOT EXISTS (SELECT 1 FROM orders_tpc_hidden h WHERE h.tag = r.tpc_tag)) r;

@@ -29,10 +29,10 @@ CREATE TABLE outbox_tpc_branch (
 	sealed FLOAT, 
 	UNIQUE (application, batch, attempt, partition, task_attempt)
 );
-INSERT INTO "outbox_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79583040591490530968e+09,1.79583040594531917573e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79583040598364210129e+09,1.79583040601262712478e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79583040604391169555e+09,1.79583040606062793731e+09);
-INSERT INTO "outbox_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79583040609534049037e+09,NULL);
+INSERT INTO "outbox_tpc_branch" VALUES(1,'orders',0,1,0,0,'committed',1,'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:',3188355012,1.79590465062907147404e+09,1.79590465071624827385e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(2,'orders',1,1,0,0,'aborted',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',768190865,1.79590465102305960653e+09,1.79590465109565019605e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(3,'orders',1,2,0,0,'committed',1,'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:',283175417,1.79590465112903809553e+09,1.79590465129425621033e+09);
+INSERT INTO "outbox_tpc_branch" VALUES(4,'orders',2,1,0,0,'prepared',1,'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:',3233912392,1.79590465143803524965e+09,NULL);
 CREATE TABLE outbox_tpc_by_hand (
 	number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
 	"key" VARCHAR(160) NOT NULL, 
@@ -61,7 +61,7 @@ CREATE TABLE outbox_tpc_quarantine (
 	body TEXT, 
 	PRIMARY KEY ("key", trouble)
 );
-INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','refused',422,1.79583040596049046521e+09,'no such card','{"id": 0, "amount": 0.5}');
+INSERT INTO "outbox_tpc_quarantine" VALUES('orders.0.1.0.0.0','refused',422,1.79590465099257397653e+09,'no such card','{"id": 0, "amount": 0.5}');
 CREATE TABLE outbox_tpc_queue (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -75,26 +75,27 @@ CREATE TABLE outbox_tpc_queue (
 	next_row BIGINT NOT NULL, 
 	PRIMARY KEY (application, batch, partition, task_attempt, tag)
 );
-INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,3,2,'{"traceparent": "00-acd30fcca1cf2bf15e2d045446314723-3dd2b6617cce23d3-03"}',1.79583040606125593184e+09,1,0);
+INSERT INTO "outbox_tpc_queue" VALUES('orders',1,0,0,3,2,'{"traceparent": "00-ae3b85ea2e139a9f6723e2c9e7e2c9bf-eb595a5a173c64b8-03"}',1.79590465129500198365e+09,1,0);
 CREATE TABLE outbox_tpc_refusals (
 	application VARCHAR(40) NOT NULL, 
 	in_a_row INTEGER NOT NULL, 
+	answer TEXT, 
 	PRIMARY KEY (application)
 );
-INSERT INTO "outbox_tpc_refusals" VALUES('orders',1);
+INSERT INTO "outbox_tpc_refusals" VALUES('orders',1,'the partner answered 503');
 CREATE TABLE outbox_tpc_schema (
 	version INTEGER NOT NULL, 
 	id VARCHAR(32) NOT NULL, 
 	kind VARCHAR(40) NOT NULL
 );
-INSERT INTO "outbox_tpc_schema" VALUES(1,'c698eaec3ebe4f42ab2a099e2b249d9b','outbox');
+INSERT INTO "outbox_tpc_schema" VALUES(1,'5667b3324b7f4544a9e4f0b413056bad','outbox');
 CREATE TABLE outbox_tpc_sender (
 	id INTEGER NOT NULL, 
 	holder VARCHAR(40) NOT NULL, 
 	until FLOAT NOT NULL, 
 	PRIMARY KEY (id)
 );
-INSERT INTO "outbox_tpc_sender" VALUES(1,'2451807a1acdb0b19d4500a7fdb70372',0.0);
+INSERT INTO "outbox_tpc_sender" VALUES(1,'0265f846d502b3ed5a267e538aaea7b6',0.0);
 CREATE TABLE outbox_tpc_transaction (
 	application VARCHAR(40) NOT NULL, 
 	batch BIGINT NOT NULL, 
@@ -104,10 +105,10 @@ CREATE TABLE outbox_tpc_transaction (
 	carrier TEXT NOT NULL, 
 	PRIMARY KEY (application, batch, attempt)
 );
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-1282cbdbbff09f42c7b1a200f06989ba-04ea0452645248fe-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-8182ce630d588318bcad5a190691b9da-3e4172438da3cbd6-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-acd30fcca1cf2bf15e2d045446314723-19b33e4946631e5a-03"}');
-INSERT INTO "outbox_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-5e5b8768dd64bcc33428324b64170ec6-f77ad9d29e7289f9-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',0,1,'committed',NULL,'{"traceparent": "00-13183e7c5d571b9ddcdf1d0f605ae62d-821be3e3c240ca8b-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,1,'aborted',NULL,'{"traceparent": "00-5be04414eb7f6ed4abf8b820a8adeaba-2fa1229fc16557ef-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',1,2,'committed',NULL,'{"traceparent": "00-ae3b85ea2e139a9f6723e2c9e7e2c9bf-84a267bb5a9d1ad6-03"}');
+INSERT INTO "outbox_tpc_transaction" VALUES('orders',2,1,NULL,NULL,'{"traceparent": "00-b2ed66d740e118ed3d24bf2898d52b41-6fd9fb21928ef5a9-03"}');
 CREATE INDEX outbox_tpc_open ON outbox_tpc_branch (tag) WHERE sealed IS NULL;
 CREATE INDEX outbox_tpc_by_hand_key ON outbox_tpc_by_hand ("key");
 DELETE FROM "sqlite_sequence";

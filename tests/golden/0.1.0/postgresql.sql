@@ -183,7 +183,8 @@ CREATE TABLE public.outbox_tpc_queue (
 );
 CREATE TABLE public.outbox_tpc_refusals (
     application character varying(40) NOT NULL,
-    in_a_row integer NOT NULL
+    in_a_row integer NOT NULL,
+    answer text
 );
 CREATE TABLE public.outbox_tpc_schema (
     version integer NOT NULL,
@@ -232,6 +233,16 @@ CREATE TABLE public.tpc_delivery (
     untold text,
     given_up double precision
 );
+CREATE TABLE public.tpc_presence (
+    application text NOT NULL,
+    run text NOT NULL,
+    host text NOT NULL,
+    process bigint NOT NULL,
+    since double precision NOT NULL,
+    seen double precision NOT NULL,
+    ended double precision,
+    error text
+);
 CREATE TABLE public.tpc_receipt (
     transaction_id text NOT NULL,
     participant text NOT NULL,
@@ -278,6 +289,8 @@ CREATE TABLE public.tpc_transaction (
     launch_builder text,
     links text,
     rows bigint,
+    rejects text,
+    rejected bigint,
     cause text,
     detail text,
     reason text,
@@ -288,64 +301,64 @@ CREATE TABLE public.tpc_transaction (
 ALTER TABLE ONLY public.orders_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.orders_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_branch ALTER COLUMN tag SET DEFAULT nextval('public.outbox_tpc_branch_tag_seq'::regclass);
 ALTER TABLE ONLY public.outbox_tpc_by_hand ALTER COLUMN number SET DEFAULT nextval('public.outbox_tpc_by_hand_number_seq'::regclass);
-INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795830407.2313607, '{}');
-INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795830407.2313607, '{}');
+INSERT INTO public.events_tpc_event VALUES (1, 'shop', 'e1', '{"id": 1}', 1795904654.2105546, '{}');
+INSERT INTO public.events_tpc_event VALUES (2, 'shop', 'e2', '{"id": 2}', 1795904654.2105546, '{}');
 INSERT INTO public.events_tpc_inbox VALUES (2, 0, 604800, 7776000);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795830407.2313607);
-INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795830407.2313607);
-INSERT INTO public.events_tpc_passed VALUES (1795830407.2439, 1);
-INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795830407.2439);
-INSERT INTO public.events_tpc_schema VALUES (1, 'f2ff2705412c4514a020d88bcceb7330', 'inbox');
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e1', '037c9214eef74cc3887f3a4f085b4e17d76280dafd273b0ee160c09c4ba1cfd4', 1, 1795904654.2105546);
+INSERT INTO public.events_tpc_key VALUES ('shop', 'e2', '9e7e65453739bbc64ba155eed18a37bd5fb1196c7f29ded1da660b94414d7ad8', 2, 1795904654.2105546);
+INSERT INTO public.events_tpc_passed VALUES (1795904654.249665, 1);
+INSERT INTO public.events_tpc_reader VALUES ('orders', 1, 'e1', 1795904654.249665);
+INSERT INTO public.events_tpc_schema VALUES (1, '23e98085b0044caa9bca7199ecafd674', 'inbox');
 INSERT INTO public.orders_tpc VALUES (0, 0.5, 1);
 INSERT INTO public.orders_tpc VALUES (1, 1.5, 3);
 INSERT INTO public.orders_tpc VALUES (2, 2.5, 4);
 INSERT INTO public.orders_tpc_application VALUES ('orders', NULL, 'ledger');
-INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795830406.749787, 1795830406.7994857);
-INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795830406.8766115, 1795830406.9172838);
-INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795830406.9722996, 1795830406.9960115);
-INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795830407.043664, NULL);
+INSERT INTO public.orders_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795904653.600736, 1795904653.6723983);
+INSERT INTO public.orders_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795904653.727986, 1795904653.7729769);
+INSERT INTO public.orders_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795904653.8500073, 1795904653.8742523);
+INSERT INTO public.orders_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795904653.9400315, NULL);
 INSERT INTO public.orders_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.orders_tpc_schema VALUES (1, 'e51545e9e6954689b1bf016fea5572c4', 'tagged_rows');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-f6c247ff97fec3821b609e72edcd8050-6d2fe7d4c2ddf0fd-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-7aa6e6fd22fa101baa4aeb586bb4ed31-28eb67cc2d22b91b-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-9f0edb7cd0e9639453487d0ce2c20ec0-6ef3632ba04bf641-03"}');
-INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-f35ff24283ff738361869e1ec18e25fc-54350f2f5a51ba2f-03"}');
+INSERT INTO public.orders_tpc_schema VALUES (1, '3ee0b2ef56714e5db7a6d053403345ef', 'tagged_rows');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-89bfb8060b00c0d157a24411202addcb-7df9dbf69177cb2f-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-851649b20b5a3a3380e47b5250fa6b49-3f8b467dd2e9b027-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-4879b8d446a7860d53e9f16786b0a191-b41d49182c662c21-03"}');
+INSERT INTO public.orders_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-08939b2c782bc63e254d1bbbd2e9d82b-5986c71f0f55f380-03"}');
 INSERT INTO public.outbox_tpc VALUES (3, 0, '{"id": 1, "amount": 1.5}');
 INSERT INTO public.outbox_tpc VALUES (4, 0, '{"id": 2, "amount": 2.5}');
 INSERT INTO public.outbox_tpc_application VALUES ('orders', NULL, 'notifier');
-INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795830406.7275505, 1795830406.811672);
-INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795830406.8761356, 1795830406.9106576);
-INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795830406.9740858, 1795830407.0029685);
-INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795830407.046177, NULL);
+INSERT INTO public.outbox_tpc_branch VALUES (1, 'orders', 0, 1, 0, 0, 'committed', 1, 'sha-256=:G6bPl933MZKLLCVpHqiwuNB3by473Y4NMrVaQ2fV4Q4=:', 3188355012, 1795904653.5480855, 1795904653.658186);
+INSERT INTO public.outbox_tpc_branch VALUES (2, 'orders', 1, 1, 0, 0, 'aborted', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 768190865, 1795904653.732352, 1795904653.786803);
+INSERT INTO public.outbox_tpc_branch VALUES (3, 'orders', 1, 2, 0, 0, 'committed', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 283175417, 1795904653.847603, 1795904653.8699698);
+INSERT INTO public.outbox_tpc_branch VALUES (4, 'orders', 2, 1, 0, 0, 'prepared', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 3233912392, 1795904653.92977, NULL);
 INSERT INTO public.outbox_tpc_hidden VALUES (4, NULL);
-INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', 'refused', 422, 1795830406.8468904, 'no such card', '{"id": 0, "amount": 0.5}');
-INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 3, 2, '{"traceparent": "00-9f0edb7cd0e9639453487d0ce2c20ec0-189888d06d888085-03"}', 1795830407.0041628, 1, 0);
-INSERT INTO public.outbox_tpc_refusals VALUES ('orders', 1);
-INSERT INTO public.outbox_tpc_schema VALUES (1, '9d856cc4e15941adb4824cca0aa4d6e6', 'outbox');
-INSERT INTO public.outbox_tpc_sender VALUES (1, '57639fc9fc4136889acda27bb0ebf705', 0);
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-f6c247ff97fec3821b609e72edcd8050-0654645e371fbbe3-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-7aa6e6fd22fa101baa4aeb586bb4ed31-73c0062a9b9aa0d0-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-9f0edb7cd0e9639453487d0ce2c20ec0-93ebaf4009bf7e5e-03"}');
-INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-f35ff24283ff738361869e1ec18e25fc-ef51684d417605be-03"}');
+INSERT INTO public.outbox_tpc_quarantine VALUES ('orders.0.1.0.0.0', 'refused', 422, 1795904653.784443, 'no such card', '{"id": 0, "amount": 0.5}');
+INSERT INTO public.outbox_tpc_queue VALUES ('orders', 1, 0, 0, 3, 2, '{"traceparent": "00-4879b8d446a7860d53e9f16786b0a191-91343a27075987c8-03"}', 1795904653.8711147, 1, 0);
+INSERT INTO public.outbox_tpc_refusals VALUES ('orders', 1, 'the partner answered 503');
+INSERT INTO public.outbox_tpc_schema VALUES (1, '04d2ba2282574a97ae695e28e2892c6d', 'outbox');
+INSERT INTO public.outbox_tpc_sender VALUES (1, 'd36ed1351120f5a5f1fda803be239321', 0);
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 0, 1, 'committed', NULL, '{"traceparent": "00-89bfb8060b00c0d157a24411202addcb-1dc54e1d18af81ec-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 1, 'aborted', NULL, '{"traceparent": "00-851649b20b5a3a3380e47b5250fa6b49-8cfb01fd9a1cd546-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 1, 2, 'committed', NULL, '{"traceparent": "00-4879b8d446a7860d53e9f16786b0a191-8c614183a3b2cc2d-03"}');
+INSERT INTO public.outbox_tpc_transaction VALUES ('orders', 2, 1, NULL, NULL, '{"traceparent": "00-08939b2c782bc63e254d1bbbd2e9d82b-ebb3d28937c1a346-03"}');
 INSERT INTO public.tpc_application VALUES ('orders', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795830406.825909, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795830406.825909, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795830406.9307137, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795830406.9307137, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795830407.0122292, 0, NULL, NULL, false, NULL, NULL);
-INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795830407.0122292, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'ledger', 0, 1795904653.6864145, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.0.1', 'notifier', 1, 1795904653.6864145, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'ledger', 0, 1795904653.7960982, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.1', 'notifier', 1, 1795904653.7960982, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'ledger', 0, 1795904653.8830187, 0, NULL, NULL, false, NULL, NULL);
+INSERT INTO public.tpc_delivery VALUES ('orders.1.2', 'notifier', 1, 1795904653.8830187, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'notifier', 1, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_delivery VALUES ('orders.2.1', 'ledger', 0, NULL, 0, NULL, NULL, false, NULL, NULL);
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.1.2', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:rFeJApQ9VxghNDceNmS3TJPR8is3ajSy0psZIpkIFBg=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'notifier', '0.0', 1, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
 INSERT INTO public.tpc_receipt VALUES ('orders.2.1', 'ledger', '0.0', 0, 'commit', 1, 'sha-256=:knPcw8XVFrWSNKZLR5iRrGZLZZ4Be44+t2X0ZYx4Dko=:', 'null');
-INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795830406.632473, 0);
-INSERT INTO public.tpc_schema VALUES (1, 'df30e6ce77824d59a984fba7f43328ef', 'log');
-INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795830406.6337032, 1795830406.769444, 1795830406.825909, 900, 1795831306.631859, '{"traceparent":"00-f6c247ff97fec3821b609e72edcd8050-dec9ef193c7d8fd4-03"}', NULL, NULL, 1795830406624945929, '{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, 'f5ca1a8e71bdfdaeac0c850610fae098a75bad72f49d0c409761a2d7e3d7dc30');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795830406.8485703, 1795830406.8919306, 1795830406.9307137, 900, 1795831306.848004, '{"traceparent":"00-7aa6e6fd22fa101baa4aeb586bb4ed31-c2872a7f11749832-03"}', NULL, NULL, 1795830406843365467, '{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 0, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, NULL, '67b52998b6225f429db08a1bb219964b3b4b51b0666acef0e30d4cfde85b5682');
-INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795830406.941513, 1795830406.9879687, 1795830407.0122292, 900, 1795831306.94097, '{"traceparent":"00-9f0edb7cd0e9639453487d0ce2c20ec0-5043cc4550689d7e-03"}', '00-7aa6e6fd22fa101baa4aeb586bb4ed31-c2872a7f11749832-03', NULL, 1795830406938796679, '{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '8ce05c031237c2ea6c88a109dcdd7e33ff424ae7a7b1ec6571e0c1f4edada581');
-INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795830407.0234127, 1795830407.0543373, NULL, 900, 1795831307.022921, '{"traceparent":"00-f35ff24283ff738361869e1ec18e25fc-aeb3a434652625e5-03"}', NULL, NULL, 1795830407018944841, '{"service.instance.id": "75b844a7-ecf5-49bd-8f19-82c0ce3aa3eb", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ParticipantSink"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, '1540954f1f4c879a01199f643dd641e47d1d9d3a72b350ab9f8cc55dc287a3da');
+INSERT INTO public.tpc_run VALUES ('orders', 'a-run', 1, 1795904653.4450667, 0);
+INSERT INTO public.tpc_schema VALUES (1, 'b727f67a6db548d89884e5117b1e3aa9', 'log');
+INSERT INTO public.tpc_transaction VALUES ('orders.0.1', 'orders', 0, 1, 'a-run', 'committed', 'commit', 1795904653.4509335, 1795904653.6317391, 1795904653.6864145, 900, 1795905553.444306, '{"traceparent":"00-89bfb8060b00c0d157a24411202addcb-7aa3a8f51887f0f7-03"}', NULL, NULL, 1795904653301334030, '{"service.instance.id": "2dd831bb-0a0e-4f82-a30b-27a9782a62e2", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ledger"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, NULL, '{"ledger":["3ee0b2ef56714e5db7a6d053403345ef","http://127.0.0.1:34943"],"notifier":["04d2ba2282574a97ae695e28e2892c6d","http://127.0.0.1:38525"]}', '3af5e547d0fdae8daf5a7487292eb1c0f6c297eb4a82b1a6a073d39e3409862f');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.1', 'orders', 1, 1, 'a-run', 'aborted', 'abort', 1795904653.7023878, 1795904653.7490184, 1795904653.7960982, 900, 1795905553.699758, '{"traceparent":"00-851649b20b5a3a3380e47b5250fa6b49-f63adeb51db84030-03"}', NULL, NULL, 1795904653696885067, '{"service.instance.id": "2dd831bb-0a0e-4f82-a30b-27a9782a62e2", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ledger"}', NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 'error', 'while it was written: RuntimeError: a task failed', NULL, NULL, '{"ledger":["3ee0b2ef56714e5db7a6d053403345ef","http://127.0.0.1:34943"],"notifier":["04d2ba2282574a97ae695e28e2892c6d","http://127.0.0.1:38525"]}', '126733f82da029742e484be771d2884cba947df26b253bbd6584d760040a8443');
+INSERT INTO public.tpc_transaction VALUES ('orders.1.2', 'orders', 1, 2, 'a-run', 'committed', 'commit', 1795904653.806208, 1795904653.8598292, 1795904653.8830187, 900, 1795905553.805634, '{"traceparent":"00-4879b8d446a7860d53e9f16786b0a191-368535af4413db15-03"}', '00-851649b20b5a3a3380e47b5250fa6b49-f63adeb51db84030-03', NULL, 1795904653803369325, '{"service.instance.id": "2dd831bb-0a0e-4f82-a30b-27a9782a62e2", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ledger"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, NULL, '{"ledger":["3ee0b2ef56714e5db7a6d053403345ef","http://127.0.0.1:34943"],"notifier":["04d2ba2282574a97ae695e28e2892c6d","http://127.0.0.1:38525"]}', '84b1a92077d1dd640d2f2377dc17474e3e92645a126f0a06d3723ecc0605ba52');
+INSERT INTO public.tpc_transaction VALUES ('orders.2.1', 'orders', 2, 1, 'a-run', 'committing', 'commit', 1795904653.8910122, 1795904653.9518166, NULL, 900, 1795905553.890515, '{"traceparent":"00-08939b2c782bc63e254d1bbbd2e9d82b-186ceac3f3f5e333-03"}', NULL, NULL, 1795904653888319911, '{"service.instance.id": "2dd831bb-0a0e-4f82-a30b-27a9782a62e2", "host.name": "vm", "ip": "vm", "telemetry.sdk.language": "python", "telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": "1.45.1", "service.name": "ledger"}', NULL, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, NULL, '{"ledger":["3ee0b2ef56714e5db7a6d053403345ef","http://127.0.0.1:34943"],"notifier":["04d2ba2282574a97ae695e28e2892c6d","http://127.0.0.1:38525"]}', '7d1618e3182e900487140019f3cf5937e69f5851cabd3dd63af9294004dc0efd');
 SELECT pg_catalog.setval('public.orders_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_branch_tag_seq', 4, true);
 SELECT pg_catalog.setval('public.outbox_tpc_by_hand_number_seq', 1, false);
@@ -395,6 +408,8 @@ ALTER TABLE ONLY public.tpc_application
     ADD CONSTRAINT tpc_application_query_key UNIQUE (query);
 ALTER TABLE ONLY public.tpc_delivery
     ADD CONSTRAINT tpc_delivery_pkey PRIMARY KEY (transaction_id, participant);
+ALTER TABLE ONLY public.tpc_presence
+    ADD CONSTRAINT tpc_presence_pkey PRIMARY KEY (application, run);
 ALTER TABLE ONLY public.tpc_receipt
     ADD CONSTRAINT tpc_receipt_pkey PRIMARY KEY (transaction_id, participant, branch);
 ALTER TABLE ONLY public.tpc_run
