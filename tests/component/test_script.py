@@ -355,3 +355,9 @@ def test_a_column_of_nothing_but_none_may_have_values_later(tmp_path):
     ).read()
     found = sorted(read.to_pylist(), key=lambda row: row["id"])
     assert [row["note"] for row in found] == [None, "x", None]
+
+
+def test_an_empty_argument_is_none():
+    """As from a variable that is not set: the setting stands."""
+    given = Settings(log="sqlite:///log.db").with_arguments(log="", on_pending=None)
+    assert (given.log, given.on_pending) == ("sqlite:///log.db", "wait")

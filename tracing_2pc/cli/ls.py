@@ -33,6 +33,7 @@ from tracing_2pc.inspection.wording import (
     format_count,
     format_duration,
     format_iso,
+    format_rejected,
     without_participant,
 )
 from tracing_2pc.operations.recover import describe_unknown
@@ -107,15 +108,10 @@ def _row(row: TransactionSummary, listing: TransactionList) -> tuple[str, ...]:
         str(row.transaction),
         str(row.state),
         format_duration(max(0.0, listing.at - row.started)),
-        _rows(row),
+        "" if row.rows is None else f"{row.rows}{format_rejected(row.rejected)}",
         waiting_for,
         "; ".join(filter(None, [*_kinds(row.transaction, listing), detail])),
     )
-
-
-def _rows(row: TransactionSummary) -> str:
-    rejected = f", {row.rejected} rejected" if row.rejected else ""
-    return "" if row.rows is None else f"{row.rows}{rejected}"
 
 
 def _orphan_row(orphan: Orphan) -> tuple[str, ...]:

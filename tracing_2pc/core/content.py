@@ -11,7 +11,7 @@ import datetime
 import decimal
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -89,6 +89,14 @@ def _has_no_keys(kind: Any) -> bool:
     if hasattr(kind, "item_type") and str(kind.key_type).startswith(_NO_KEYS):
         return True
     return any(_has_no_keys(kind.field(n).type) for n in range(kind.num_fields))
+
+
+def typed(schema: Any, names: Collection[str]) -> list[str]:
+    """Return the columns that have one of these names, or a type to add them by.
+
+    One that has nothing but nulls has none: it is left out until a value comes.
+    """
+    return [f.name for f in schema if f.name in names or str(f.type) != "null"]
 
 
 def json_value(value: Any, kind: Any, plain: Callable[[Any], Any]) -> Any:

@@ -237,9 +237,7 @@ class BranchContext:
     # Rows at most that may be named as rejected (`RejectedRowsError`); None where a
     # refusal is of the whole branch, whatever it names.
     rejects_at_most: int | None = None
-    rewrite: int = (
-        0  # how often its task has written its rows before, with more of them
-    )
+    rewrite: int = 0  # how often its task has written its rows before
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

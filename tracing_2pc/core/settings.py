@@ -235,8 +235,8 @@ class Settings:
         return addresses_of(self.participants, application)
 
     def with_arguments(self, **arguments: Any) -> Settings:
-        """Return these settings with what a caller has given; None is not given."""
-        given = {name: value for name, value in arguments.items() if value is not None}
+        """Return these settings with what a caller has given: not None, nor empty."""
+        given = {n: v for n, v in arguments.items() if v not in (None, "")}
         return dataclasses.replace(self, **given)
 
     def _shown(self, name: str) -> str:

@@ -74,6 +74,9 @@ ASK_AGAIN: Final = frozenset({Refusal.NOT_NOW, Refusal.IN_PROGRESS})
 OF_DATA: Final = frozenset({Refusal.UNKNOWN, Refusal.FORGOTTEN, Refusal.CONFLICT})
 """Refusals that say what became of the data: after a decision, others are no answer."""
 
+OF_ROWS: Final = frozenset({Refusal.CONFLICT, Refusal.MALFORMED})
+"""Refusals of a prepare that rows may be to blame for."""
+
 OF_CALLER: Final = frozenset({Refusal.NOT_ADMITTED, Refusal.NOT_ALLOWED})
 """Refusals that are about the caller, and say nothing about a transaction."""
 

@@ -108,7 +108,12 @@ def format_count(number: int, one: str, many: str | None = None) -> str:
 
 def format_rows(rows: int, rejected: int) -> str:
     """Write how many rows were written, and how many were rejected, if any."""
-    return format_count(rows, "row") + (f", {rejected:,} rejected" * bool(rejected))
+    return format_count(rows, "row") + format_rejected(rejected)
+
+
+def format_rejected(rejected: int) -> str:
+    """Write how many rows were rejected, after others; nothing if none were."""
+    return f", {rejected:,} rejected" if rejected else ""
 
 
 def join_names(names: Iterable[str]) -> str:

@@ -61,12 +61,20 @@ class BranchWriter(Protocol):
     """A sink that runs the task's half of the protocol itself: see `write_branch`."""
 
     main: Sink
-    """Takes the rows of a batch; its other participants keep some that are left."""
+    """Takes the rows of a batch."""
+
+    rejects: str
+    """The participant that keeps those which others refuse."""
 
     def write_branch(
         self, context: BranchContext, batches: Iterable[Any]
     ) -> tuple[Receipt, ...]:
         """Write the rows of one partition; return the vote of each participant."""
+
+
+def rejects_of(sink: Sink) -> str | None:
+    """Return the participant of a sink that keeps the rows which others refuse."""
+    return sink.rejects if isinstance(sink, BranchWriter) else None
 
 
 _NO_HANDLE: Final = "the log has no handle of what was not decided commit"
@@ -443,7 +451,7 @@ def write_traced_branch(
     ids["tpc.branch"] = str(context.branch)
     with span(names.BRANCH, carrier=context.carrier, attributes=ids) as open_span:
         receipts = write_branch(sink, context, batches)
-        rejects = getattr(sink, "rejects", None)
+        rejects = rejects_of(sink)
         open_span.set("tpc.rows", count_rows(receipts, rejects))
         if rejected := count_rejected(receipts, rejects):
             open_span.set("tpc.rows.rejected", rejected)

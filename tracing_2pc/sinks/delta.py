@@ -7,9 +7,10 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from tracing_2pc.core import content
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
@@ -173,7 +174,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
         import pyarrow as pa
 
         if self._adds_columns:
-            batch = _without_untyped(batch, handle.schema.names)
+            batch = batch.select(content.typed(batch.schema, handle.schema.names))
         fault = mismatch(batch.schema, handle.schema, batch)
         if fault := fault or too_long(batch, handle.lengths):
             raise ConfigurationError(
@@ -465,12 +466,3 @@ def _stats(rows: int) -> str:
 
 def _files(handles: Sequence[DeltaHandle]) -> list[dict[str, Any]]:
     return [file for handle in handles for file in handle.files]
-
-
-def _without_untyped(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatch:
-    """Leave out columns that are only null, and that no column of these names keeps."""
-    from pyarrow import types
-
-    fields = enumerate(batch.schema)
-    kept = [n for n, f in fields if f.name in names or not types.is_null(f.type)]
-    return batch.select(kept)

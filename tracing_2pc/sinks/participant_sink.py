@@ -36,7 +36,7 @@ from tracing_2pc.core.remote_participant import (
     open_participant,
 )
 from tracing_2pc.core.settings import check_name, check_url, is_reference
-from tracing_2pc.core.states import Refusal, Vote
+from tracing_2pc.core.states import OF_ROWS, Refusal, Vote
 from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.protocol.retry import PREPARE_SECONDS, RetryPolicy
 from tracing_2pc.sinks.base import read_only
@@ -368,27 +368,20 @@ def _prepare_or_name(participant: RemoteParticipant, handle: _Handle) -> Vote:
         RejectedRowsError: it names them.
         ParticipantRefusedError: it names none.
     """
-    try:
-        return _prepare(participant, handle)
-    except ParticipantRefusedError as error:
-        if not is_of_data(error):
-            raise
-    for left in reversed(range(_TRIES)):
+    at_most = handle.context.rejects_at_most
+    for name_rows in (None, *[at_most] * _TRIES):
         try:
-            return _prepare(participant, handle, handle.context.rejects_at_most)
+            return _prepare(participant, handle, name_rows)
         except RejectedRowsError:
             raise
         except ParticipantRefusedError as error:
-            # What was in the way may be gone with an abort: then nothing is named.
-            if not left or not is_of_data(error):
+            # A state is of the transaction there: then no row is to blame.
+            is_of_rows = error.state in (None, "", "unknown")
+            if error.refusal not in OF_ROWS or not is_of_rows:
                 raise
-    raise AssertionError
-
-
-def is_of_data(error: ParticipantRefusedError) -> bool:
-    """Say whether a refusal is about the rows, and not about their transaction."""
-    of_data = error.refusal in (Refusal.CONFLICT, Refusal.MALFORMED)
-    return of_data and error.state in (None, "", "unknown")
+            # What was in the way may be gone with an abort: then nothing is named.
+            refused = error
+    raise refused
 
 
 def _prepare(

@@ -21,7 +21,7 @@ from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import Receipt, TransactionRecord, count_rows
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.sinks.base import Sink, before_tasks, participants_of
+from tracing_2pc.sinks.base import Sink, before_tasks, participants_of, rejects_of
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
@@ -397,7 +397,7 @@ def _is_of_the_job(error: Exception) -> bool:
 def _check_routes(sink: Sink, routes: Mapping[str, Route]) -> None:
     if not isinstance(sink, ParticipantSink | CompositeSink):
         raise ConfigurationError("routes need a ParticipantSink, or several sinks")
-    wanted = set(sink.participants) - {getattr(sink, "rejects", None)}
+    wanted = set(sink.participants) - {rejects_of(sink)}
     given = set(routes)
     if wanted != given:
         raise ConfigurationError(

@@ -87,7 +87,7 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word
         }
 
 
-def contract_rows(error: RefusalError) -> list[dict[str, Any]]:
+def _rejected_rows(error: RefusalError) -> list[dict[str, Any]]:
     """Return the rejected rows that a refusal names, as the contract has them.
 
     The first of them, if an answer would be longer than a client reads.
@@ -113,7 +113,7 @@ def problem_of(error: Exception) -> Problem:
             str(error),
             state=error.state,
             transaction_id=error.transaction_id,
-            rejected_rows=contract_rows(error) or None,
+            rejected_rows=_rejected_rows(error) or None,
         )
     # Not at the top of the file: a client and the watcher need neither.
     import sqlalchemy as sa

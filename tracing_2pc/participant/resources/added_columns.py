@@ -10,6 +10,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.journal.database import Database, TableInUseError
@@ -78,7 +79,9 @@ class AddedColumns:
         if not inspector.has_table(self._table):
             return []
         names = {column["name"] for column in inspector.get_columns(self._table)}
-        absent = [schema.field(n) for n in typed(schema, names) if n not in names]
+        absent = [
+            schema.field(n) for n in content.typed(schema, names) if n not in names
+        ]
         folded = {name.lower(): name for name in names}
         if twins := [f.name for f in absent if f.name.lower() in folded]:
             others = ", ".join(folded[name.lower()] for name in twins)
@@ -113,19 +116,11 @@ class AddedColumns:
         return f"ALTER TABLE {self._quote(self._table)} ADD COLUMN {name} {type_}"
 
 
-def typed(schema: pa.Schema, names: Collection[str]) -> list[str]:
-    """Return the columns that have one of these names, or a type to add them by.
-
-    One that has nothing but nulls has none: it is left out until a value comes.
-    """
-    return [f.name for f in schema if f.name in names or not pa.types.is_null(f.type)]
-
-
 def without_untyped(
     schema: pa.Schema, batches: Iterable[Any], names: Collection[str]
 ) -> tuple[pa.Schema, Iterator[Any]]:
     """Leave out the columns that are only null, and have none of these names."""
-    kept = typed(schema, names)
+    kept = content.typed(schema, names)
     if len(kept) == len(schema):
         return schema, iter(batches)
     fields = pa.schema([schema.field(name) for name in kept])

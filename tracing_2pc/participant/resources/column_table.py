@@ -34,7 +34,6 @@ from tracing_2pc.participant.resources.added_columns import (
     Showing,
     refusing_names,
     refusing_table,
-    typed,
     without_untyped,
 )
 from tracing_2pc.participant.resources.columns import (
@@ -161,7 +160,7 @@ class ColumnTable:
             self._make(schema)
         known = self._known
         names = frozenset[str]() if known is None else known.names
-        if self._added is not None and not names >= set(typed(schema, names)):
+        if self._added is not None and not names >= set(content.typed(schema, names)):
             self._added.add(schema)
         return Arriving(schema, batches)
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
-from tracing_2pc.core.states import Refusal
+from tracing_2pc.core.states import OF_ROWS, Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload, ViolatedError
 from tracing_2pc.participant.journal.database import Database, Records, TableGoneError
@@ -91,7 +91,8 @@ def open_load(
                 is_written = True
                 yield connection, tag
         except (RefusalError, ViolatedError) as error:
-            if is_written or not named or not _is_of_data(error):
+            of_rows = isinstance(error, ViolatedError) or error.refusal in OF_ROWS
+            if is_written or not named or not of_rows:
                 raise
             search = RejectedRows(table, upload, hidden)
             with _refusing(table, database):
@@ -99,13 +100,6 @@ def open_load(
             if not rows:
                 raise
             raise ViolatedError(str(error), rows) from None
-
-
-def _is_of_data(error: RefusalError | ViolatedError) -> bool:
-    """Whether records may be to blame."""
-    if isinstance(error, ViolatedError):
-        return True
-    return error.refusal in (Refusal.CONFLICT, Refusal.MALFORMED)
 
 
 @contextlib.contextmanager

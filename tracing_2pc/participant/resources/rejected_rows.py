@@ -31,6 +31,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.journal.database import Database
+from tracing_2pc.participant.journal.journal import rows_of
 
 if TYPE_CHECKING:
     from tracing_2pc.participant.resources.loader import RecordTable
@@ -187,12 +188,7 @@ class RejectedRows:
         b, upload = self.upload.journal.tables.branch, self.upload
         rows = sa.table(self.table.name, sa.column("tpc_tag"))
         prepared = sa.select(b.c.tag).where(b.c.state == "prepared")
-        this = sa.and_(
-            *(
-                b.c[name] == value
-                for name, value in dataclasses.asdict(upload.transaction).items()
-            )
-        )
+        this = sa.and_(*rows_of(b, upload.transaction))
         own = b.c.partition == upload.ref.branch.partition
         others = rows.c.tpc_tag.in_(prepared.where(sa.not_(this)))
         peers = rows.c.tpc_tag.in_(prepared.where(this, sa.not_(own)))

@@ -62,7 +62,8 @@ class TaggedBranches(BranchStore):
             sa.Column("doomed", sa.BigInteger),
         )
         shown = self._hidden.c.tag.in_(journal.statements.unsealed)
-        self._shown = sa.select(self._hidden.c.tag).where(shown)
+        self._not_shown = sa.select(self._hidden.c.tag)
+        self._shown = self._not_shown.where(shown)
         self._superseded = superseded
         self._not_deleted = ""
         journal.statements.hide_in(self._hidden, self._some_leftover())
@@ -82,8 +83,8 @@ class TaggedBranches(BranchStore):
     def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Write the rows, hidden, and the journal's row, in one durable transaction."""
         database = self.journal.database
-        hidden = sa.select(self._hidden.c.tag)
-        with open_load(self._table, upload, hidden=hidden) as (connection, tag):
+        opened = open_load(self._table, upload, hidden=self._not_shown)
+        with opened as (connection, tag):
             database.shared_lock(connection, upload.transaction.application)
             if (answer := add(connection, tag)) is not None:
                 connection.rollback()
