@@ -469,6 +469,21 @@ def test_without_the_log_nothing_is_said(at, measured):
     assert measured()[heart % "ledger"] == at.time.time
 
 
+def test_a_participant_whose_address_leads_to_another_counts_as_unread(
+    at: Site,
+) -> None:
+    """Nothing is known of the one that was meant: the alert on one not read fires."""
+    watcher = watching(at)
+    watcher.sweep()
+    before = at.time.time
+    at.observed["notifier"] = at.observed["ledger"]
+    at.time.advance(60)
+    findings = watcher.sweep().findings
+    assert [(f.about, f.kind) for f in findings] == [(NOTIFIER, kinds.MISDIRECTED)]
+    assert watcher.succeeded["notifier"] == before
+    assert watcher.succeeded["ledger"] == at.time.time
+
+
 @pytest.mark.parametrize(
     "edit", ["tpc_transaction SET run = 'x'", "tpc_delivery SET acknowledged = 0"]
 )

@@ -84,6 +84,19 @@ _OUTBOX_STOPPED: Final = Alert(
     meter="outbox_stopped",
 )
 
+_PARTICIPANT_UNREADABLE: Final = Alert(
+    "TpcParticipantUnreadable",
+    "the watcher cannot read {participant}",
+    "For three sweeps it has not got a whole list from it, or its address leads to "
+    "another participant. What is in doubt there is not known; what was said before "
+    "stays.",
+    by=("job", "participant"),
+    lasts=120,
+    promql="time() - max by (job, participant) (tpc_watcher_last_success_"
+    'timestamp_seconds{participant!="log"}) > ' + f"{3 * SWEEP:g}",
+    datadog="max(last_5m):diff(max:tpc.watcher.last_success_timestamp"
+    "{!participant:log} by {service,participant}) <= 0",
+)
 _LOG_FAILING: Final = Alert(
     "TpcDecisionLogFailing",
     "the watcher cannot read the decision log",
@@ -270,18 +283,7 @@ UNREADABLE: Final = Kind(
     is_bare=True,
     events=("unreadable", "readable"),
     alerts=(
-        Alert(
-            "TpcParticipantUnreadable",
-            "the watcher cannot read {participant}",
-            "For three sweeps it has not got a whole list from it. What is in doubt "
-            "there is not known; what was said before stays.",
-            by=("job", "participant"),
-            lasts=120,
-            promql="time() - max by (job, participant) (tpc_watcher_last_success_"
-            'timestamp_seconds{participant!="log"}) > ' + f"{3 * SWEEP:g}",
-            datadog="max(last_5m):diff(max:tpc.watcher.last_success_timestamp"
-            "{!participant:log} by {service,participant}) <= 0",
-        ),
+        _PARTICIPANT_UNREADABLE,
         _LOG_FAILING,
     ),
 )
@@ -314,6 +316,7 @@ MISDIRECTED: Final = Kind(
     Subject.SOURCE,
     "a participant's address leads to another one",
     cure="mend the addresses in `participants`: here, and where the job names them",
+    alerts=(_PARTICIPANT_UNREADABLE,),
 )
 SLOTS: Final = Kind(
     "slots",

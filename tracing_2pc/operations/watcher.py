@@ -165,8 +165,8 @@ class Watcher:
             self.log, self.participants, self.settings, self.clock, self.pause
         )
         evidence = self._with_standstill(evidence)
-        self._note_success(evidence)
         self.last = self._compare(evidence)
+        self._note_success(evidence)
         self._snapshot(evidence)
         carriers = _carriers_of(evidence)
         news = [f for f in self.last.added if f.verdict is not None]
@@ -247,8 +247,11 @@ class Watcher:
 
     def _note_success(self, evidence: Evidence) -> None:
         now = self.clock.now()
+        findings = self.last.findings
+        misdirected = {f.about for f in findings if f.kind is kinds.MISDIRECTED}
         for name in self.participants:
-            if participant_source(name) not in evidence.unreadable:
+            source = participant_source(name)
+            if source not in evidence.unreadable and source not in misdirected:
                 self.succeeded[name] = now
         if evidence.log is not None:
             self._log_read = self.steady()
