@@ -187,6 +187,7 @@ pictures: console-pictures jaeger  ## and those of traces: tools/jaeger/README.m
 oap: $(OAP)/ready  ## a SkyWalking collector: its jars, loaded once
 
 $(OAP)/ready: tools/oap/pom.xml
+	@echo "loading $(OAP): jars, a minute or more"
 	@mvn="$$(tools/maven)" && mkdir -p $(OAP) && $(JAVA) "$$mvn" -B -q -f tools/oap/pom.xml \
 		dependency:copy-dependencies -DincludeScope=runtime \
 		-DoutputDirectory="$(CURDIR)/$(OAP)" && touch $@ && echo "loaded $(OAP) in $$SECONDS s"
@@ -194,6 +195,7 @@ $(OAP)/ready: tools/oap/pom.xml
 kafka: $(KAFKA)/ready  ## a Kafka broker, and Spark's source of Kafka: their jars, loaded once
 
 $(KAFKA)/ready: tools/kafka/pom.xml tools/kafka/spark.xml
+	@echo "loading $(KAFKA): jars, a minute or more"
 	@mvn="$$(tools/maven)" && mkdir -p $(KAFKA) && load() { $(JAVA) "$$mvn" -B -q -f "$$1" \
 		dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$$2"; } \
 		&& load tools/kafka/pom.xml "$(CURDIR)/$(KAFKA)" \
@@ -203,6 +205,7 @@ $(KAFKA)/ready: tools/kafka/pom.xml tools/kafka/spark.xml
 activemq: $(ACTIVEMQ)/ready  ## an ActiveMQ broker: its jars, loaded once
 
 $(ACTIVEMQ)/ready: tools/activemq/pom.xml
+	@echo "loading $(ACTIVEMQ): jars, a minute or more"
 	@mvn="$$(tools/maven)" && mkdir -p $(ACTIVEMQ) && $(JAVA) "$$mvn" -B -q \
 		-f tools/activemq/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
 		-DoutputDirectory="$(CURDIR)/$(ACTIVEMQ)" \

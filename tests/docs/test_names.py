@@ -78,7 +78,7 @@ def typed(text: str) -> Iterator[str]:
     for code in blocks(text, "sh"):
         for line in code.splitlines():
             if called := re.match(r"(?:\$ )?tracing-2pc (\S.*)", line):
-                yield called[1]
+                yield called[1].removesuffix(" &")
     for word in words(text):
         if word.startswith("tracing-2pc ") and re.match(r"\S+ [a-z]", word):
             yield word.removeprefix("tracing-2pc ")

@@ -281,8 +281,9 @@ class Broker:
     ) -> Iterator[tuple[str, str]]:
         """Yield what may lose or stop what is published, each with its cure.
 
-        What the principal may not ask is left out. A transaction may take `seconds`.
-        `keyed`, `encoded` and `compacted` are as for `refusal`.
+        What the principal may not ask is left out, and so are replicas in a cluster of
+        one node. A transaction may take `seconds`. `keyed`, `encoded` and `compacted`
+        are as for `refusal`.
 
         Raises:
             KafkaException: the broker does not answer.
@@ -311,7 +312,7 @@ class Broker:
             config = self._config(ConfigResource.Type.TOPIC, topic)
             replicas = min(len(p.replicas) for p in found.partitions)
             in_sync = config.get("min.insync.replicas", "unknown")
-            if replicas < 2 or in_sync == "1":
+            if len(brokers) > 1 and (replicas < 2 or in_sync == "1"):
                 why = (
                     f"topic {topic}: replicas {replicas}, min.insync.replicas {in_sync}"
                 )
