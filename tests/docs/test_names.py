@@ -147,6 +147,7 @@ def commands(path: str, text: str) -> Iterator[str]:
     in_blocks = [c for code in blocks(text, "sh") for c in code.splitlines()]
     for line in in_blocks:
         if line.startswith("tracing-2pc "):
+            line = line.removesuffix(" &")
             arguments = shlex.split(line.replace("…", "x"), comments=True)[1:]
             try:
                 parser().parse_args(arguments)
