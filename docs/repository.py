@@ -32,6 +32,9 @@ PAGES: Final = {
 }
 """Path in the repository, and path in the site."""
 
+LONG: Final = {"api.md", "faq.md"}
+"""They begin with a list of what is on them; `site.css` shows it on telephones."""
+
 LAST: Final = {"architecture.md", "changelog.md", "contributing.md", "performance.md"}
 """The search shows these below what users look for."""
 
@@ -64,6 +67,25 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return text if (ROOT / path).exists() else link[0]
 
     return _LINK.sub(lead, markdown)
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """List what is on a long page, after its title; the search passes the list over."""
+    if page.file.src_uri not in LONG:
+        return html
+    (title,) = page.toc.items
+    title_end = html.index("</h1>") + len("</h1>")
+    listed = f"<div class='on-this-page' data-search-exclude>{_listed(title)}</div>"
+    return html[:title_end] + listed + html[title_end:]
+
+
+def _listed(heading: Any) -> str:
+    items = (
+        f"<li><a href='{child.url}'>{child.title}</a>"
+        f"{_listed(child) if child.level == 2 else ''}</li>"
+        for child in heading.children
+    )
+    return f"<ul>{''.join(items)}</ul>" if heading.children else ""
 
 
 def on_post_build(config: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
 import re
 import shutil
@@ -176,6 +177,19 @@ def test_the_site_is_built(site):
     reference = (site / "api.html").read_text(encoding="utf-8")
     for name in ("two_phase_commit", "TaggedRows", "FaultProxy", "AbortedError"):
         assert f"{name}</" in reference, name
+
+
+@pytest.mark.parametrize("name", ["api.html", "faq.html"])
+def test_a_long_page_begins_with_what_is_on_it(site: Path, name: str) -> None:
+    """Each heading of its text is a link there; the search finds no heading twice."""
+    html = (site / name).read_text(encoding="utf-8")
+    (listed,) = re.findall(r"<div class='on-this-page'.*?</div>", html, re.DOTALL)
+    headings = re.findall(r'<h2 id="([^"]+)"', html)
+    assert len(headings) > 5
+    assert [h for h in headings if f"href='#{h}'" not in listed] == []
+    index = json.loads((site / "search/search_index.json").read_text("utf-8"))
+    (first,) = [doc["text"] for doc in index["docs"] if doc["location"] == name]
+    assert "href" not in first
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
