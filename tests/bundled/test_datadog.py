@@ -19,7 +19,7 @@ FILE = DASHBOARDS / "datadog" / "monitors.tf.json"
 OF_RESOURCES = {"service"}
 """Tags that a vendor makes of our resource attributes."""
 
-QUERY = re.compile(r"(?:max|min|sum|percentile)\(last_\d+m\):(.+) (>|<=) ([0-9.]+)")
+QUERY = re.compile(r"(?:max|min|sum|percentile)\(last_\d+[mh]\):(.+) (>|<=) ([0-9.]+)")
 METRIC = re.compile(
     r"(?P<how>max|sum|p99):(?P<name>[a-z_.]+)\{(?P<where>[^}]+)\} by \{(?P<by>[^}]+)\}"
 )

@@ -40,6 +40,7 @@ SIZES = {
     ("participant/journal/journal.py", 500),
     ("protocol/decisions.py", 500),
     ("sinks/base.py", 500),
+    ("sinks/rejecting.py", 400),  # years
     ("spark/query_errors.py", 500),
     ("store/log/reader.py", 500),
     ("tracing/ring.py", 0o640),
