@@ -23,12 +23,12 @@ from support.stream_world import (
 )
 from support.waiting import AT_LAST
 
-from tracing_2pc import ParticipantSink, TableSink
+from tracing_2pc import ParticipantSink
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.spark import two_phase_commit
-from tracing_2pc.spark.driver_path import SHARED_LIMIT, DriverPath, allows_driver_path
+from tracing_2pc.spark.driver_path import allows_driver_path
 
 pytestmark = pytest.mark.spark
 IN_DRIVER = pytest.mark.parametrize("world", ["driver"], indirect=True)
@@ -163,16 +163,6 @@ def test_a_changed_participant_sink_may_refuse_the_driver():
     assert allows_driver_path(ParticipantSink(address))
     assert not allows_driver_path(Blocking(address))
     assert not allows_driver_path(CompositeSink([Blocking(address)]))
-
-
-def test_several_databases_are_written_by_the_driver_up_to_a_lower_limit(tmp_path):
-    """It would encode for all of them in one process, where each task has its own."""
-    one, other = (TableSink(f"sqlite:///{tmp_path}/{n}.db", n) for n in ("a", "b"))
-    path = DriverPath(16 * SHARED_LIMIT, "run", SHARED_LIMIT + 1)
-    assert path.fits(one, "run")
-    assert not path.fits(CompositeSink([one, other]), "run")
-    path.arrow_bytes = SHARED_LIMIT
-    assert path.fits(CompositeSink([one, other]), "run")
 
 
 @BOTH_PATHS

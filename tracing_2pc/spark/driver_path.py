@@ -16,7 +16,6 @@ from tracing_2pc.core.model import BranchId, TransactionRecord
 from tracing_2pc.sinks.base import Sink, participants_of, until_stopped
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.members import option
-from tracing_2pc.sinks.sending import embedded_of
 from tracing_2pc.spark.links import write_linked_branch
 from tracing_2pc.spark.tasks import Written
 
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _LIMIT: Final = "spark.driver.maxResultSize"
-
-SHARED_LIMIT: Final = 4 * 1024 * 1024
-"""Bytes in Arrow, at most, of what the driver writes to several databases itself: it
-encodes for all of them under one interpreter lock, where each task has its own. With
-two of them 2 MB took 0.85 of what tasks take, and 10 MB 1.2 times that."""
 
 
 class TooLargeError(Exception):
@@ -55,9 +49,7 @@ class DriverPath:
         if run and run != self.run:
             self.run, self.arrow_bytes = run, None
         last = self.arrow_bytes
-        several = len(embedded_of(participants_of(sink))) > 1
-        limit = min(self.limit, SHARED_LIMIT) if several else self.limit
-        small = limit > 0 and last is not None and last <= limit
+        small = self.limit > 0 and last is not None and last <= self.limit
         return small and allows_driver_path(sink)
 
 
