@@ -39,6 +39,16 @@ PEERS: Final[Mapping[str, Peer]] = {
         )
         for rows in ROUNDS
     },
+    "events copy": Peer(
+        "a request of 1,000 events to a gateway, on PostgreSQL",
+        "the same rows by COPY into a table with a unique key",
+        "time",
+    ),
+    "events empty": Peer(
+        "single events from 32 clients at once",
+        "the same requests to a route that only reads",
+        "time",
+    ),
     "empty pgbench": Peer(
         _EMPTY, "an empty transaction at each of two servers, by `pgbench`", "time"
     ),

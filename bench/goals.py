@@ -42,11 +42,11 @@ _KAFKA: Final = {
 _INGEST: Final = {
     "E1": (
         "a request of 1,000 events to a gateway, on PostgreSQL",
-        "the same rows by COPY into a table with a unique key",
+        "to a gateway by hand: Flask, `INSERT … ON CONFLICT DO NOTHING`, a commit each",
     ),
     "E2": (
         "single events from 32 clients at once",
-        "the same requests to a route that only reads",
+        "the same requests to the gateway by hand",
     ),
 }
 _SINKS: Final = {
