@@ -157,7 +157,10 @@ def test_a_filter_by_an_unknown_application_says_so(operator):
     """Else "0 unfinished" of a misspelt name is taken for good news."""
     operator.at.committing(7)
     _, out, _ = operator.says("ls", "--application", "order")
-    assert out.endswith("the log knows no application 'order'; it knows: orders\n")
+    detail = "the log knows no application 'order'; it knows: orders"
+    assert out.endswith(f"{detail}\n")
+    *_, last = operator.json("ls", "--application", "order")[1]
+    assert last == {"kind": "unknown", "application": "order", "detail": detail}
     assert "knows no" not in operator.says("ls", "--application", "orders")[1]
 
 

@@ -61,14 +61,19 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     participants = {} if options.log_only else open_participants(settings)
     with open_configured_log(settings) as log, asking(participants):
         listing = list_transactions(log, participants, filters, settings)
-        known = log.applications() if options.application else ()
+        named, unknown = options.application, ""
+        if named is not None and named not in (known := log.applications()):
+            unknown = describe_unknown(named, known)
     if options.json:
         for item in items(listing, options.limit):
             print(json.dumps(item))
+        if unknown:
+            item = {"kind": "unknown", "application": named, "detail": unknown}
+            print(json.dumps(item))
     else:
         print("\n".join(lines(listing, options.limit)))
-        if options.application is not None and options.application not in known:
-            print(paint(describe_unknown(options.application, known), "yellow"))
+        if unknown:
+            print(paint(unknown, "yellow"))
     return LEFT if listing.findings else DONE
 
 
