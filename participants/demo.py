@@ -11,6 +11,9 @@ the job compares what is there with the source.
 
 With `--kafka` the flights come from a topic, and the notifier publishes to one. It is
 killed once more, in the middle of a publication.
+
+With `--rejects` the ledger has a constraint that some of its rows break, and these go
+to a table of rejected rows. The driver is killed once more: before they are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +43,14 @@ from .demo_screen import Flight, say, show_batch, show_start, why_slow
 from .embedded import databases
 from .flights import APPLICATION
 from .oracle import judge
-from .processes import Process, Service, free_ports, stopping, table_at
+from .processes import (
+    Process,
+    Service,
+    free_ports,
+    make_table,
+    stopping,
+    table_at,
+)
 from .serve import PACKAGE, ROOT
 from .topics import Broker
 from .watching import Operator
@@ -57,6 +67,12 @@ COMMITTING = "participant.before_commit"
 PUBLISHING = "relay.before_commit"
 """Where it is killed once more, if it publishes to a topic."""
 
+DELIVERING = "delivery.between_commits"
+"""Where the driver is killed."""
+
+KEEPING = "rejects.before_keeping"
+"""Where it is killed once more, if rows are rejected."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run the demo; 0 if nothing was lost, duplicated, split or left unfinished."""
@@ -68,7 +84,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with databases(options.embedded, folder / "databases") as database:
             urls = database("ledger"), database("notifier")
-            demo = Demo.prepare(folder, *urls, kafka=options.kafka)
+            more = {"kafka": options.kafka, "rejects": options.rejects}
+            demo = Demo.prepare(folder, *urls, **more)
             os.environ["TPC_SPANS"] = str(folder / "spans")  # we read them, at the end
             running = *demo.services, demo.job, *demo.operator.processes
             with stopping(*running), contextlib.closing(demo.log):
@@ -131,6 +148,10 @@ def _parser() -> argparse.ArgumentParser:
         "--kafka", action="store_true",
         help="read a topic and publish to one; `make kafka` loads the broker",
     )  # fmt: skip
+    parser.add_argument(
+        "--rejects", action="store_true",
+        help="keep rows that a constraint of the ledger refuses in a table of rejects",
+    )  # fmt: skip
     parser.add_argument("--no-crash", action="store_true", help="kill nothing")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
@@ -150,8 +171,8 @@ class Demo:
     folder: Path
     ledger_database: str
     partner: Service | Broker
-    ledger: str
-    """Its address."""
+    addresses: dict[str, str]
+    """Of the participants, by name."""
     notifier: Service
     job: Process
     operator: Operator
@@ -173,6 +194,7 @@ class Demo:
         *,
         ledger: str = "",
         kafka: bool = False,
+        rejects: bool = False,
     ) -> Demo:
         """Lay everything out; nothing runs yet.
 
@@ -182,6 +204,8 @@ class Demo:
             notifier_database: URL of the notifier's.
             ledger: the ledger's address, if a service of somebody else keeps it.
             kafka: read a topic, and publish to one.
+            rejects: give the ledger's table a constraint, and the job a table for the
+                rows that break it.
         """
         tokens = folder / "tokens"
         log = f"sqlite:///{folder / 'decisions.db'}"
@@ -206,7 +230,7 @@ class Demo:
             "TPC_TRACE_FILE": str(folder / "trace.jsonl"),
             "TPC_SPANS": str(folder / "spans"),
         }
-        ledger = ledger or table_at(ledger_database)
+        addresses = {"ledger": ledger or table_at(ledger_database)}
         notifier = Service(
             "notifier", ports[1], logs / "notifier.log",
             {
@@ -215,17 +239,26 @@ class Demo:
                 **common,
             },
         )  # fmt: skip
+        addresses["notifier"] = notifier.url
+        more = topic | common
+        if rejects:
+            make_table(ledger_database, flights.CONSTRAINED)
+            addresses["rejected"] = table_at(ledger_database, "rejected")
+            more["DEMO_REJECTED"] = addresses["rejected"]
         job = Process(
             "job",
-            [sys.executable, "-m", f"{PACKAGE}.job", str(folder), ledger, notifier.url],
+            [
+                *(sys.executable, "-m", f"{PACKAGE}.job", str(folder)),
+                *(addresses["ledger"], notifier.url),
+            ],
             logs / "job.log",
-            {"TPC_TOKEN": token_of["job"], "PYTHONPATH": str(ROOT), **common, **topic},
+            {"TPC_TOKEN": token_of["job"], "PYTHONPATH": str(ROOT), **more},
         )
-        addresses = f"ledger={ledger},notifier={notifier.url}"
-        settings = {**common, "TPC_LOG": log, "TPC_PARTICIPANTS": addresses}
+        named = ",".join(f"{name}={url}" for name, url in addresses.items())
+        settings = {**common, "TPC_LOG": log, "TPC_PARTICIPANTS": named}
         operator = Operator(logs, token_of["operator"], settings)
         return cls(
-            folder, ledger_database, partner, ledger, notifier, job, operator,
+            folder, ledger_database, partner, addresses, notifier, job, operator,
             open_log(log), f"file:{viewer}",
         )  # fmt: skip
 
@@ -258,13 +291,17 @@ class Demo:
         else:
             flights.feed(self.folder / "in", days)
             say("starting the Spark job: one day of flights is one batch")
-        # Each transaction reaches it twice: when a participant has acknowledged.
-        point, times = "delivery.between_commits", 2 * kill_driver - 1
-        self.job.start(**(self._armed(point, times) if crash else {}))
+        # Each transaction reaches it when a participant has acknowledged: the notifier
+        # does not, of this one.
+        times = len(self.addresses) * kill_driver - 1
+        self.job.start(**(self._armed(DELIVERING, times) if crash else {}))
         kills = list(self._watch(batches, kill_driver, ask, crash=crash))
         say("waiting for the outbox, then comparing with the source")
-        add_up = kafka is not None
-        verdict = judge(self.ledger_database, self.partner.url, days, add_up=add_up)
+        verdict = judge(
+            *(self.ledger_database, self.partner.url, days),
+            add_up=kafka is not None,
+            rejects=self._rejects,
+        )
         hit = [kill.transaction for kill in kills if kill.transaction]
         return Summary.of(verdict, kills, self.log, show_trace(self.log, hit))
 
@@ -277,6 +314,10 @@ class Demo:
     @property
     def _by_topic(self) -> bool:
         return isinstance(self.partner, Broker)
+
+    @property
+    def _rejects(self) -> bool:
+        return "rejected" in self.addresses
 
     def _watch(
         self,
@@ -293,16 +334,22 @@ class Demo:
             hit: the day in which the driver and the notifier lose their power.
             ask: as in `run`.
             crash: they do, and the notifier dies once more. One that publishes dies a
-                third time, perhaps after the job.
+                third time, perhaps after the job. A driver that rejects rows dies a
+                second time, if a day is left.
         """
         began = moved = time.monotonic()
         count, driver_due, stuck_due = 0, crash, crash
         relay_due = crash and self._by_topic
-        flight = None if self._by_topic or not crash else Flight.of_day(hit)
+        flight = None
+        if crash and not self._by_topic:
+            flight = Flight.of_day(hit, rejects=self._rejects)
         while self.job.alive() or self.job.wait(1) != 0 or relay_due:
             time.sleep(0.2)
             if not self.job.alive() and self.job.wait(1) != 0:
-                yield self._restart_driver(batches, flight)
+                if driver_due:
+                    yield self._restart_driver(batches, flight)
+                else:
+                    yield self._restart_keeping()
                 driver_due, moved = False, time.monotonic()
             if not driver_due and not self.notifier.alive():
                 if stuck_due:
@@ -340,8 +387,7 @@ class Demo:
             say(line, colour)
 
     def _restart_driver(self, batches: int, flight: Flight | None) -> Kill:
-        point = "delivery.between_commits"
-        self._check_killed("driver", point, self.job)
+        self._check_killed("driver", DELIVERING, self.job)
         self.notifier.kill()  # if the commit was still on its way to it
         say("THE POWER IS OFF for the driver and the notifier, in the middle of", "red")
         say("the commit. Look for one flight, as any reader would:", "red")
@@ -352,9 +398,16 @@ class Demo:
         # and when its replay is confirmed; each later day once.
         times = min((batches + 1) // 3 + 2, batches - batches // 3)
         self.notifier.start(**self._armed(COMMITTING, times))
-        kill = self._found("driver and notifier", point)
-        self.job.start()
+        kill = self._found("driver and notifier", DELIVERING)
+        self.job.start(**(self._armed(KEEPING, 1) if self._rejects else {}))
         say("started both again: the new driver goes on with what is decided")
+        return kill
+
+    def _restart_keeping(self) -> Kill:
+        self._check_killed("driver", KEEPING, self.job)
+        kill = self._found("driver", KEEPING)
+        self.job.start()
+        say("started the driver again: it writes the batch anew, and rejects anew")
         return kill
 
     def _restart_stuck(self, ask: Callable[[str], object] | None) -> Kill:
@@ -388,8 +441,7 @@ class Demo:
         fired.rename(f"{fired}.seen")  # the next death is not this one
 
     def _found(self, who: str, failpoint: str) -> Kill:
-        addresses = {"ledger": self.ledger, "notifier": self.notifier.url}
-        kill = observe_kill(who, failpoint, self.log, addresses, self.token)
+        kill = observe_kill(who, failpoint, self.log, self.addresses, self.token)
         say(f"KILLED {kill}", "red")
         return kill
 

@@ -73,7 +73,8 @@ def observe_kill(
     token: str,
 ) -> Kill:
     """Read the log and ask the participants, while the killed process is down."""
-    records = [r for r in log.unfinished(APPLICATION) if r.decision is not None]
+    unfinished = log.unfinished(APPLICATION)
+    records = [r for r in unfinished if r.decision is not None] or unfinished
     if not records:
         return Kill(process, failpoint, "no transaction", "nothing unfinished", {})
     record = records[0]
@@ -177,6 +178,7 @@ class Summary:
             "lost": self.verdict.lost,
             "duplicated": self.verdict.duplicated,
             "wrong": self.verdict.wrong,
+            "rejected": self.verdict.rejected,
             "split": self.verdict.split,
             "unfinished": self.unfinished,
             "seconds": round(self.seconds, 1),
@@ -200,6 +202,13 @@ class Summary:
             f"the ledger's sums, and all {judged.deliveries:,} that were late or "
             "cancelled are at the partner"
         ))  # fmt: skip
+        if judged.rejected:
+            yield (
+                f"{judged.rejected:>3,} rejected: of these sums, each in the table of "
+                "rejected rows and not in the ledger: a delay below zero breaks the "
+                f"constraint that it has here. The other {judged.ledger_rows:,} are "
+                "in the ledger alone"
+            )
         yield _found(judged.duplicated, "duplicated", f"each is there once{killed}")
         yield _found(judged.wrong, "wrong", "each has the values of the source")
         yield _found(judged.split, "split", "no day is at one of the two only")

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from tracing_2pc.cli.terminal import is_smart, paint, progress
 
 from .oracle.actual import deliveries, ledger_rows, received_by
-from .oracle.expected import Key, Values, expected_notices, read_day
+from .oracle.expected import (
+    Key,
+    Values,
+    expected_notices,
+    expected_sums,
+    is_rejected,
+    read_day,
+)
 
 WIDTH = 31
 """Characters of the bar."""
@@ -63,10 +70,18 @@ class Flight:
     values: Values
 
     @classmethod
-    def of_day(cls, day: int) -> Flight:
-        """Return the first one of a day of January 2013."""
-        notices = expected_notices(read_day(f"2013-01-{day:02}"))
-        return cls(*next(iter(notices.items())))
+    def of_day(cls, day: int, *, rejects: bool = False) -> Flight:
+        """Return the first one of a day of January 2013 that the ledger takes."""
+        flights = read_day(f"2013-01-{day:02}")
+        sums = expected_sums(flights)
+        of_day = (cls(key, values) for key, values in expected_notices(flights).items())
+        return next(f for f in of_day if not (rejects and is_rejected(sums[f.group])))
+
+    @property
+    def group(self) -> Key:
+        """The ledger's row that it is a part of."""
+        day, carrier, _ = self.key
+        return day, str(self.values[0]), carrier
 
     def __str__(self) -> str:
         (day, carrier, number), (origin, to, *_) = self.key, self.values
@@ -74,9 +89,7 @@ class Flight:
 
     def places(self, ledger: str, partner: str) -> tuple[int, int]:
         """Return how often readers find it at the ledger and at the partner."""
-        day, carrier, _ = self.key
-        group = (day, str(self.values[0]), carrier)
-        rows = [key for key, _ in ledger_rows(ledger) if key == group]
+        rows = [key for key, _ in ledger_rows(ledger) if key == self.group]
         told = [key for key, _ in deliveries(received_by(partner)[0])]
         return len(rows), told.count(self.key)
 

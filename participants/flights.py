@@ -40,6 +40,15 @@ MEASURES: Final = {
 }
 """One row of the ledger: per day, origin and carrier; delays in minutes."""
 
+CONSTRAINED: Final = (
+    "CREATE TABLE flights_daily_tpc (day text, origin text, carrier text, "
+    "flights bigint, cancelled bigint, dep_delay_sum bigint, arr_delay_sum bigint, "
+    "tpc_tag bigint NOT NULL DEFAULT 0, "
+    "CONSTRAINT no_delay_is_negative CHECK (dep_delay_sum >= 0))"
+)
+"""The ledger as somebody may make it who has not seen flights that leave early: each
+day the planes of some carriers do, all together."""
+
 NOTICE: Final = {
     "day": DATE,
     "carrier": "carrier",

@@ -7,6 +7,7 @@ reads FOLDER/in, or the topic of flights of the broker `DEMO_KAFKA`, keeps
 FOLDER/checkpoint and FOLDER/decisions.db, and ends when everything that was there at
 its start is written. The environment may change that:
 `DEMO_SEARCH` names the URL of a third service, which gets what the ledger gets.
+`DEMO_REJECTED` names a table for the rows that a participant refuses.
 `DEMO_LOG` names another decision log, `DEMO_EVERY` (as in `10 seconds`) keeps it
 running with a day at each tick, `SPARK_MASTER` and `DEMO_DRIVER` a cluster, and the
 name by which that finds this driver. With `DEMO_DRIVER` there is Spark's page, too.
@@ -45,6 +46,9 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
     routes = {"ledger": to_ledger, "notifier": to_notifier}
     if search := os.environ.get("DEMO_SEARCH"):
         services["search"], routes["search"] = search, to_ledger
+    rejects = None
+    if rejected := os.environ.get("DEMO_REJECTED"):
+        rejects, services["rejected"] = "rejected", rejected
     sink = ParticipantSink(services, token=Settings.load().token)
     query = (
         flights.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
@@ -55,6 +59,7 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
                 application=APPLICATION,
                 log=os.environ.get("DEMO_LOG", f"sqlite:///{folder / 'decisions.db'}"),
                 routes=routes,
+                rejects=rejects,
             )
         )
         .start()

@@ -229,6 +229,15 @@ def table_at(database: str, table: str = "flights_daily") -> str:
     return f"{database.replace('+psycopg', '')}{mark}table={table}"
 
 
+def make_table(database: str, statement: str) -> None:
+    """Make a table in a database whose URL is SQLAlchemy's, by this statement."""
+    import sqlalchemy as sa
+
+    engine = sa.create_engine(database, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+
+
 @contextlib.contextmanager
 def stopping(*processes: Process) -> Iterator[None]:
     """Stop them all at the end, last first, whatever happens inside."""

@@ -18,8 +18,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from .actual import Rows, added_up, deliveries, drained, is_topic, ledger_rows
-from .expected import Expected, expected_notices, expected_sums, read_day
+from .actual import (
+    Rows,
+    added_up,
+    deliveries,
+    drained,
+    is_topic,
+    ledger_rows,
+    rejected_rows,
+)
+from .expected import (
+    Expected,
+    expected_notices,
+    expected_sums,
+    is_rejected,
+    read_day,
+)
 
 EXAMPLES: Final = 5
 
@@ -39,6 +53,7 @@ class Verdict:
         duplicated: there more often than expected.
         wrong: there with other values, or not expected at all.
         split: days that one of the two services has and the other has not.
+        rejected: rows that the ledger refused, and that are with the rejected ones.
     """
 
     batches: int
@@ -52,6 +67,7 @@ class Verdict:
     split: int
     notes: tuple[str, ...]
     unit: str = "requests"
+    rejected: int = 0
 
     @property
     def good(self) -> bool:
@@ -63,6 +79,8 @@ class Verdict:
         yield f"batches     {self.batches:>7,}"
         yield f"records     {self.records:>7,}"
         yield f"ledger rows {self.ledger_rows:>7,}"
+        if self.rejected:
+            yield f"rejected    {self.rejected:>7,}"
         yield f"deliveries  {self.deliveries:>7,} in {self.requests:,} {self.unit}"
         for name in ("lost", "duplicated", "wrong", "split"):
             yield f"{name:<11} {getattr(self, name):>7,}"
@@ -78,6 +96,7 @@ def judge(
     timeout: float = 60.0,
     stall: float = 30.0,
     add_up: bool = False,
+    rejects: bool = False,
 ) -> Verdict:
     """Compare both services with the source, once the outbox has drained.
 
@@ -89,15 +108,19 @@ def judge(
         timeout: how many seconds to wait for the partner at most.
         stall: the partner got no request for so many seconds: do not wait longer.
         add_up: a batch is no day: the ledger has some rows for each.
+        rejects: the ledger has a constraint, and the rows that break it are in a table
+            `rejected` beside it. Each row is in one of the two, where it belongs.
     """
     dates = sorted({f"2013-01-{day:02}" for day in days})
     flights = [f for date in dates for f in read_day(date, data)]
     sums, notices = expected_sums(flights), expected_notices(flights)
     received, requests = drained(partner, len(notices), timeout, stall)
-    rows, notifications = ledger_rows(ledger), deliveries(received)
-    rows = added_up(rows) if add_up else rows
+    kept, notifications = ledger_rows(ledger), deliveries(received)
+    rejected = rejected_rows(ledger) if rejects else []
+    rows = added_up(kept + rejected) if add_up else kept + rejected
     faults = [
         *compare("ledger", sums, rows),
+        *(misplaced(kept, rejected) if rejects else ()),
         *compare("partner", notices, notifications),
         *split(dates, notices, rows, notifications),
     ]
@@ -106,7 +129,8 @@ def judge(
         **{kind: counts[kind] for kind in ("lost", "duplicated", "wrong", "split")},
         batches=len(dates),
         records=len(flights),
-        ledger_rows=len(rows),
+        ledger_rows=len(kept),
+        rejected=len(rejected),
         deliveries=len(notifications),
         requests=requests,
         notes=tuple(_examples(faults)),
@@ -124,6 +148,16 @@ def compare(where: str, expected: Expected, actual: Rows) -> Iterator[tuple[str,
             yield "wrong", f"{where} {' '.join(key)}: {values}, not {expected.get(key)}"
     for key, count in times.items():
         yield from [("duplicated", f"{where} {' '.join(key)}")] * (count - 1)
+
+
+def misplaced(kept: Rows, rejected: Rows) -> Iterator[tuple[str, str]]:
+    """Name each row that the ledger had to refuse, or refused without a reason."""
+    for key, values in kept:
+        if is_rejected(values):
+            yield "wrong", f"ledger {' '.join(key)}: {values} breaks its constraint"
+    for key, values in rejected:
+        if not is_rejected(values):
+            yield "wrong", f"rejected {' '.join(key)}: {values} breaks no constraint"
 
 
 def split(

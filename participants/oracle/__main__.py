@@ -28,10 +28,14 @@ def main() -> None:
         "--partner", required=True, help="URL of the partner, or a topic"
     )
     parser.add_argument("--days", type=days_of, default="1-31", help="e.g. 1-31")
+    parser.add_argument(
+        "--rejects", action="store_true", help="read the table of rejected rows, too"
+    )
     parser.add_argument("--wait", type=float, default=60.0, help="seconds at most")
     parser.add_argument("--json", action="store_true", help="one object instead")
     chosen = parser.parse_args()
-    verdict = judge(chosen.ledger, chosen.partner, chosen.days, timeout=chosen.wait)
+    places = chosen.ledger, chosen.partner, chosen.days
+    verdict = judge(*places, timeout=chosen.wait, rejects=chosen.rejects)
     if chosen.json:
         print(json.dumps({**dataclasses.asdict(verdict), "good": verdict.good}))
     else:

@@ -19,6 +19,8 @@ LEDGER: Final = (
     "SELECT day, origin, carrier, flights, cancelled, dep_delay_sum, arr_delay_sum "
     "FROM flights_daily"
 )
+REJECTED: Final = "SELECT record FROM rejected WHERE participant = 'ledger'"
+MEASURES: Final = ("flights", "cancelled", "dep_delay_sum", "arr_delay_sum")
 SETTLE: Final = 1.0
 """Nothing new for so many seconds after the last expected one: no more will come."""
 
@@ -27,7 +29,19 @@ def ledger_rows(url: str) -> Rows:
     """Read the ledger's view; none when it was never made."""
     return [
         ((str(day), str(origin), str(carrier)), tuple(int(v) for v in values))
-        for day, origin, carrier, *values in _select(url)
+        for day, origin, carrier, *values in _select(url, "flights_daily", LEDGER)
+    ]
+
+
+def rejected_rows(url: str) -> Rows:
+    """Read the ledger's rows in the table of rejected ones, as the ledger has them."""
+    records = [json.loads(record) for (record,) in _select(url, "rejected", REJECTED)]
+    return [
+        (
+            (record["day"], record["origin"], record["carrier"]),
+            tuple(record[name] for name in MEASURES),
+        )
+        for record in records
     ]
 
 
@@ -40,20 +54,20 @@ def added_up(rows: Rows) -> Rows:
     return [(key, tuple(values)) for key, values in sums.items()]
 
 
-def _select(url: str) -> list[tuple[Any, ...]]:
+def _select(url: str, table: str, query: str) -> list[tuple[Any, ...]]:
     if url.startswith("sqlite:///"):
         path = Path(url.removeprefix("sqlite:///")).resolve()
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
             if not file.execute(
-                "SELECT 1 FROM sqlite_master WHERE name = 'flights_daily'"
+                "SELECT 1 FROM sqlite_master WHERE name = ?", [table]
             ).fetchone():
                 return []
-            return file.execute(LEDGER).fetchall()
+            return file.execute(query).fetchall()
     import psycopg
 
     with psycopg.connect(url.replace("postgresql+psycopg:", "postgresql:")) as server:
         try:
-            return server.execute(LEDGER).fetchall()
+            return server.execute(query).fetchall()
         except psycopg.errors.UndefinedTable:
             return []
 

@@ -38,6 +38,12 @@ def expected_sums(flights: list[dict[str, str]]) -> Expected:
     return {key: tuple(values) for key, values in sums.items()}
 
 
+def is_rejected(sums: Values) -> bool:
+    """Say whether a row of the ledger breaks its constraint: no delay is negative."""
+    _, _, dep_delay_sum, _ = sums
+    return int(str(dep_delay_sum)) < 0
+
+
 def expected_notices(flights: list[dict[str, str]]) -> Expected:
     """Compute whom the partner must be told of: cancelled, or over two hours late."""
     notices: dict[Key, Values] = {}

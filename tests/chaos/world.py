@@ -304,13 +304,12 @@ def _server(url: str) -> Any:
 
 
 def _recovery(demo: Demo, log: str) -> Process:
-    _, notifier = demo.services
     tokens = dict(
         line.split() for line in (demo.folder / "tokens").read_text().splitlines()[1:]
     )
     environment = {
         "TPC_LOG": log,
-        "TPC_PARTICIPANTS": f"ledger={demo.ledger},notifier={notifier.url}",
+        "TPC_PARTICIPANTS": ",".join(f"{n}={u}" for n, u in demo.addresses.items()),
         "TPC_TOKEN": tokens["operator"],
     }
     command = [sys.executable, "-m", "tracing_2pc", "recover"]

@@ -55,10 +55,21 @@ class World:
         with closing(self._store._connect()) as connection:
             connection.execute(f"DELETE FROM notification WHERE {where}")
 
-    def faults(self, days=DAYS, stall=AT_ONCE):
+    def reject(self, where):
+        """Move rows of the ledger to those that it has refused."""
+        names = "day, origin, carrier, flights, cancelled, dep_delay_sum, arr_delay_sum"
+        fields = ", ".join(f"'{name}', {name}" for name in names.split(", "))
+        self.sql("CREATE TABLE IF NOT EXISTS rejected (participant, record)")
+        self.sql(
+            f"INSERT INTO rejected SELECT 'ledger', json_object({fields}) "
+            f"FROM flights_daily WHERE {where}"
+        )
+        self.sql(f"DELETE FROM flights_daily WHERE {where}")
+
+    def faults(self, days=DAYS, stall=AT_ONCE, **more):
         """Return lost, duplicated, wrong, split."""
         verdict = oracle.judge(
-            self.ledger, self.partner, days, timeout=PATIENT, stall=stall
+            self.ledger, self.partner, days, timeout=PATIENT, stall=stall, **more
         )
         counts = (verdict.lost, verdict.duplicated, verdict.wrong, verdict.split)
         assert verdict.good == (counts == (0, 0, 0, 0))
@@ -117,6 +128,42 @@ def test_a_fault_of_the_ledger_is_seen(world, statement, faults):
     """A group less is lost, one more a duplicate; another sum is wrong, not lost."""
     world.sql(statement)
     assert world.faults() == faults
+
+
+REFUSED = "dep_delay_sum < 0"
+
+
+@pytest.mark.parametrize(
+    ("statement", "faults"),
+    [
+        ("DELETE FROM flights_daily WHERE 0", (0, 0, 0, 0)),
+        (f"DELETE FROM flights_daily WHERE {ONE}", (1, 0, 0, 0)),
+        ("DELETE FROM rejected WHERE rowid = 1", (1, 0, 0, 0)),
+        ("INSERT INTO rejected SELECT * FROM rejected LIMIT 1", (0, 1, 0, 0)),
+        (
+            "UPDATE rejected SET record = json_set(record, '$.flights', 0)",
+            (0, 0, 17, 0),
+        ),
+    ],
+    ids=["good", "lost", "lost there", "twice", "other values"],
+)
+def test_a_row_that_the_ledger_refused_is_right_at_the_rejected(
+    world, statement, faults
+):
+    """There, once, and nowhere else."""
+    world.reject(REFUSED)
+    world.sql(statement)
+    assert world.faults(rejects=True) == faults
+
+
+def test_a_row_at_both_or_at_the_wrong_one_is_seen(world):
+    """A row that breaks no constraint is the ledger's; one that does is not."""
+    assert world.faults(rejects=True) == (0, 0, 17, 0)
+    world.sql("CREATE TABLE before AS SELECT * FROM flights_daily")
+    world.reject(f"{REFUSED} OR {ONE}")
+    assert world.faults(rejects=True) == (0, 0, 1, 0)
+    world.sql(f"INSERT INTO flights_daily SELECT * FROM before WHERE {REFUSED} LIMIT 1")
+    assert world.faults(rejects=True) == (0, 1, 2, 0)
 
 
 @pytest.mark.parametrize(

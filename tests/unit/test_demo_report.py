@@ -40,6 +40,9 @@ def test_what_was_found_is_said_in_words():
     ):
         assert TEXTS[name] in text
     assert TEXTS["demo: good"] in text
+    some = dataclasses.replace(VERDICT, ledger_rows=624, rejected=351)
+    text = "\n".join(Summary(some, [HIT], 31, 1, 0, [], 97.0).lines())
+    assert TEXTS["demo: rejected"] in text
     bad = dataclasses.replace(VERDICT, lost=2, notes=("2013-01-05 AA 33",))
     lines = [*Summary(bad, [], 30, 0, 1, [], 97.0).lines()]
     assert "  2 lost" in lines
