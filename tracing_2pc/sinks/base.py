@@ -8,7 +8,7 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
@@ -29,6 +29,7 @@ from tracing_2pc.core.model import (
     BranchContext,
     BranchId,
     Receipt,
+    RejectedRow,
     TransactionId,
     TransactionRecord,
     branch_receipts,
@@ -54,6 +55,9 @@ from tracing_2pc.tracing.spans import span
 logger = logging.getLogger(__name__)
 
 Sink = TwoPhaseCommitSink | DistributedSink
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 
 
 @runtime_checkable
@@ -324,7 +328,7 @@ class Branch:
 
     def __init__(self, sink: Sink, context: BranchContext) -> None:
         self._sink = sink
-        self._context = context
+        self.context = context
         self._rows = 0
         # As in Flink, a `begin` without context is accepted.
         begin = call(sink, "begin")
@@ -344,11 +348,6 @@ class Branch:
         for record in batch.to_pylist():
             self._sink.invoke(self._handle, record)  # type: ignore[union-attr]
 
-    @property
-    def is_last_to_ask(self) -> bool:
-        """Whether others are not asked once it rejects rows."""
-        return self._context.rejects_at_most is None or self._context.rewrite > 0
-
     def prepare(self) -> tuple[Receipt, ...]:
         """Make it durable; return each participant's vote. Raising votes abort."""
         with self._naming():
@@ -365,9 +364,9 @@ class Branch:
                 f"{type(returned).__name__}: return None; what commit needs goes into "
                 "the handle"
             )
-        votes = dict.fromkeys(self._context.participants, Vote.COMMIT)
+        votes = dict.fromkeys(self.context.participants, Vote.COMMIT)
         handle = _plain(self._sink, self._handle)
-        return branch_receipts(self._context.branch, self._rows, "", votes, handle)
+        return branch_receipts(self.context.branch, self._rows, "", votes, handle)
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
@@ -382,7 +381,7 @@ class Branch:
                     f"{self._rows}: number at least one as it was given for this "
                     "branch, from 0"
                 ) from error
-            name = self._context.participants[0]
+            name = self.context.participants[0]
             error.rows = tuple(
                 r if r.participant else dataclasses.replace(r, participant=name)
                 for r in error.rows
@@ -397,8 +396,48 @@ class Branch:
         except Exception:  # the first error is the one to see; the seal drops the rest
             logger.exception(
                 "abort failed: transaction=%s branch=%s",
-                *(self._context.transaction_id, self._context.branch),
+                *(self.context.transaction_id, self.context.branch),
             )
+
+
+def asking(
+    ask: Callable[[Asked], Answer],
+) -> Callable[[Asked], Answer | RejectedRowsError]:
+    """Return a function that returns what `ask` raises of rejected rows."""
+
+    def answer(asked: Asked) -> Answer | RejectedRowsError:
+        try:
+            return ask(asked)
+        except RejectedRowsError as error:
+            return error
+
+    return answer
+
+
+def gather(
+    answers: Iterable[Answer | RejectedRowsError], context: BranchContext
+) -> list[Answer]:
+    """Return the answers; where some name rejected rows, raise one error for all.
+
+    Where rows are written for the first time all are asked: another may reject others.
+    Later the answers are read up to the first that rejects rows, and so they are where
+    the job has no `rejects`.
+
+    Raises:
+        RejectedRowsError: with the rows that were named.
+    """
+    given: list[Answer] = []
+    rejected: list[RejectedRow] = []
+    for answer in answers:
+        if not isinstance(answer, RejectedRowsError):
+            given.append(answer)
+        elif context.rejects_at_most is None or context.rewrite:
+            raise answer
+        else:
+            rejected += answer.rows
+    if rejected:
+        raise RejectedRowsError(rejected, participant=rejected[0].participant)
+    return given
 
 
 def write_branch(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tracing_2pc.core.errors import ConfigurationError, RejectedRowsError
-from tracing_2pc.core.model import BranchContext, Receipt, RejectedRow
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import BranchContext, Receipt
 from tracing_2pc.core.ports import DistributedSink, Participant
 from tracing_2pc.core.remote_participant import RemoteParticipant
-from tracing_2pc.sinks.base import Branch, Sink, participants_of
+from tracing_2pc.sinks.base import Branch, Sink, asking, gather, participants_of
 from tracing_2pc.sinks.participant_sink import (
     ParticipantSink,
     TracedParticipant,
@@ -132,25 +133,12 @@ class CompositeSink:
     def pre_commit(self, handle: list[Branch]) -> list[Receipt]:
         """Make the branch durable at each member; return the vote of each participant.
 
-        Where its rows are written for the first time all members are asked, although
-        one rejects some of them: another may reject others.
-
         Raises:
             RejectedRowsError: with the rows that members reject.
             Exception: of the first member that could not. The caller aborts then.
         """
-        receipts: list[Receipt] = []
-        rejected: list[RejectedRow] = []
-        for branch in handle:
-            try:
-                receipts += branch.prepare()
-            except RejectedRowsError as error:
-                if branch.is_last_to_ask:
-                    raise
-                rejected += error.rows
-        if rejected:
-            raise RejectedRowsError(rejected, participant=rejected[0].participant)
-        return receipts
+        votes = gather(map(asking(Branch.prepare), handle), handle[0].context)
+        return [*itertools.chain.from_iterable(votes)]
 
     def abort(self, handle: list[Branch]) -> None:
         """Drop the branch at each member that has begun it, whatever another raises."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,6 @@ from tracing_2pc.core.model import (
     Identity,
     JournalAt,
     Receipt,
-    RejectedRow,
     TransactionRecord,
     branch_receipts,
     find_misdirected,
@@ -39,7 +39,7 @@ from tracing_2pc.core.settings import check_name, check_url, is_reference
 from tracing_2pc.core.states import OF_ROWS, Refusal, Vote
 from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.protocol.retry import PREPARE_SECONDS, RetryPolicy
-from tracing_2pc.sinks.base import read_only
+from tracing_2pc.sinks.base import asking, gather, read_only
 from tracing_2pc.sinks.spool import Spool
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.spans import span
@@ -216,31 +216,12 @@ class ParticipantSink:
         What is written again goes to one after the other, in their order: of two tasks
         with one key the same one is first everywhere.
         """
-        votes: dict[str, Vote] = {}
-        rejected: list[RejectedRow] = []
-
-        def ask(participant: RemoteParticipant) -> Vote | tuple[RejectedRow, ...]:
-            try:
-                return _prepare_or_name(participant, handle)
-            except RejectedRowsError as error:
-                return tuple(error.rows)
-
-        answers: dict[str, Vote | tuple[RejectedRow, ...]] = {}
-        if handle.context.rewrite:
-            for name, participant in self._participants.items():
-                answers[name] = ask(participant)
-                if not isinstance(answers[name], Vote):
-                    break
-        else:
-            answers = ask_at_once(ask, self._participants)
-        for name, answer in answers.items():
-            if isinstance(answer, Vote):
-                votes[name] = answer
-            else:
-                rejected += (dataclasses.replace(r, participant=name) for r in answer)
-        if rejected:
-            raise RejectedRowsError(rejected, participant=rejected[0].participant)
-        return votes
+        asked = self._participants
+        ask = asking(functools.partial(_prepare_or_name, handle))
+        answers: Iterable[Vote | RejectedRowsError] = map(ask, asked.values())
+        if not handle.context.rewrite:
+            answers = ask_at_once(ask, asked).values()
+        return dict(zip(asked, gather(answers, handle.context), strict=True))
 
     def abort(self, handle: _Handle) -> None:
         """Drop a branch that its task could not finish; best effort.
@@ -361,7 +342,7 @@ _TRIES: Final = 4
 """Times that a refusal is asked for its rows, while other tasks come and go."""
 
 
-def _prepare_or_name(participant: RemoteParticipant, handle: _Handle) -> Vote:
+def _prepare_or_name(handle: _Handle, participant: RemoteParticipant) -> Vote:
     """Ask for a vote; where it is a refusal of the data, again for the rows.
 
     Raises:
@@ -372,7 +353,9 @@ def _prepare_or_name(participant: RemoteParticipant, handle: _Handle) -> Vote:
     for name_rows in (None, *[at_most] * _TRIES):
         try:
             return _prepare(participant, handle, name_rows)
-        except RejectedRowsError:
+        except RejectedRowsError as error:
+            own = participant.name
+            error.rows = [dataclasses.replace(r, participant=own) for r in error.rows]
             raise
         except ParticipantRefusedError as error:
             # A state is of the transaction there: then no row is to blame.
