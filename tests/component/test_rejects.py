@@ -20,7 +20,7 @@ from support.relay import Topic, TopicRelay
 from support.texts import texts
 from support.waiting import PATIENT
 
-from tracing_2pc import FileSink, ParticipantSink, TableSink, write
+from tracing_2pc import DeltaSink, FileSink, ParticipantSink, TableSink, write
 from tracing_2pc.core.errors import (
     AbortedError,
     ConfigurationError,
@@ -35,7 +35,7 @@ from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.embedded.addresses import with_options
 from tracing_2pc.http.forms import MOST_NAMED
 from tracing_2pc.outbox import Outbox
-from tracing_2pc.outbox.choosing import conflict
+from tracing_2pc.outbox.choosing import Choice, conflict
 from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message
 from tracing_2pc.participant import TaggedRows
@@ -388,6 +388,80 @@ def test_a_sink_of_ones_own_rejects_rows(sqlite, at_once):
     ]
 
 
+def delta_table(folder: Path) -> Any:
+    """Make a table that has no null in `amount`, and no long text in `note`."""
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
+    kind, field = deltalake.schema.PrimitiveType, deltalake.Field
+    noted = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}  # as Spark notes it
+    fields = [
+        field("id", kind("long")),
+        field("amount", kind("long"), nullable=False),
+        field("note", kind("string"), metadata=noted),
+    ]
+    deltalake.DeltaTable.create(folder / "delta", deltalake.Schema(fields))
+    return lambda: pa.table(deltalake.DeltaTable(folder / "delta").to_pyarrow_table())
+
+
+def test_a_delta_table_rejects_rows(sqlite):
+    """A null, or a text that is too long, in more of Arrow's batches than rounds."""
+    rows = delta_table(sqlite.folder)
+    sinks = [DeltaSink(sqlite.folder / "delta"), *sqlite.sinks()]
+    many = [orders(n, n + 10, note="abc") for n in range(10)]
+    for n in range(1, 8):
+        many[n][1]["amount"] = None
+    many[3][0]["note"] = many[3][1]["note"] = "four"
+    many[4][0]["note"] = None
+    assert sqlite.write(pa.concat_tables(map(pa.Table.from_pylist, many)), sinks=sinks)
+    bad = [3, *range(11, 18)]
+    good = sorted({*range(20)} - {*bad})
+    assert sorted(rows()["id"].to_pylist()) == sqlite.ids() == good
+    assert sqlite.filed() == good
+    columns = ["note", *["amount"] * 7]
+    assert sqlite.rejected() == sorted(
+        ("delta", column, id_) for column, id_ in zip(columns, bad, strict=True)
+    )
+    reasons = sqlite.run("SELECT DISTINCT reason FROM rejected ORDER BY reason")
+    assert reasons == [("NOT NULL",), ("longer than varchar(3)",)]
+
+
+@pytest.mark.parametrize(
+    "fault", [{"note": 4}, {"amount": "x"}, {"other": 1}, {"amount": ...}]
+)
+def test_what_is_wrong_with_a_delta_tables_columns_rejects_no_row(sqlite, fault):
+    """Another type, a column that the table has not, one that the rows have not."""
+    rows = delta_table(sqlite.folder)
+    sinks = [DeltaSink(sqlite.folder / "delta"), *sqlite.sinks()]
+    (row,) = orders(1, note="abc")
+    row = {n: v for n, v in (row | fault).items() if v is not ...}
+    with pytest.raises(ConfigurationError, match=TEXTS["do not fit"]):
+        sqlite.write([row], sinks=sinks)
+    assert rows().num_rows == len(sqlite.rejected()) == 0
+
+
+def test_too_many_rows_of_a_delta_table_abort_the_batch(sqlite):
+    """As those of any other participant."""
+    rows = delta_table(sqlite.folder)
+    sinks = [DeltaSink(sqlite.folder / "delta"), *sqlite.sinks()]
+    with pytest.raises(AbortedError, match=TEXTS["too many"]):
+        sqlite.write(orders(1, 2, 3, note="four"), sinks=sinks, rejects_at_most=2)
+    assert rows().num_rows == len(sqlite.rejected()) == 0
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
+def test_a_folder_rejects_no_row(sqlite, kind):
+    """It takes a row, or what it refuses is a fault of the batch."""
+    moments = pa.array([0, 300_000_000_000_000_000], pa.timestamp("us"))
+    table = pa.table({"id": [1, 2], "at": moments})
+    out = sqlite.folder / kind
+    sinks = [FileSink(out, kind, name="folder"), sqlite.sinks()[2]]
+    is_taken = kind != "json"  # its text has years of four digits
+    with contextlib.nullcontext() if is_taken else pytest.raises(ConfigurationError):
+        sqlite.write(table, sinks=sinks)
+    files = [f for f in out.rglob(f"*.{kind}") if ".tpc" not in f.parts]
+    assert len(files) == is_taken
+    assert sqlite.rejected() == []
+
+
 def test_without_rejects_its_rows_are_a_vote_to_abort(sqlite):
     """Which names them."""
     with pytest.raises(AbortedError, match="row 0: id: odd"):
@@ -599,3 +673,32 @@ def test_a_relay_rejects_records_and_not_for_a_topic(tmp_path, gone):
         assert all("record" not in r.reason for r in rows)
         if not gone:
             assert prepare_at(topic, id_, ids(2, 4, 6), name_rows=9) is Vote.COMMIT
+
+
+class ChosenRelay(TopicRelay):
+    """A relay with a function of the user's that raises for each record."""
+
+    def check(self, records: Iterable[Record]) -> Iterator[Message]:
+        choice = Choice(
+            lambda record: str(record["no such column"]), None, (), "topics"
+        )
+        for row, record in enumerate(records):
+            yield choice.message(record, row)
+
+
+@pytest.mark.parametrize(("at_most", "is_aborted"), [(2, True), (3, False)])
+def test_a_function_that_raises_for_each_record(sqlite, at_most, is_aborted):
+    """Ends a stream whose batches have more rows than may be rejected.
+
+    No batch says whether the function or the record is wrong: the rows of a smaller one
+    are in the table of rejected rows, and none is lost.
+    """
+    outbox = Outbox(f"sqlite:///{sqlite.folder}/outbox.db", ChosenRelay(Topic()))
+    with contextlib.closing(outbox), served(outbox) as url:
+        topic = ParticipantSink({"topic": url}, token=None)
+        sinks = [topic, TableSink(sqlite.url, "rejected")]
+        ends = pytest.raises(AbortedError) if is_aborted else contextlib.nullcontext()
+        with ends:
+            sqlite.write(orders(1, 2, 3), sinks=sinks, rejects_at_most=at_most)
+    rejected = [] if is_aborted else [("topic", "", id_) for id_ in (1, 2, 3)]
+    assert sqlite.rejected() == rejected

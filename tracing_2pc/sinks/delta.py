@@ -15,8 +15,9 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
+    RejectedRowsError,
 )
-from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.core.model import BranchContext, RejectedRow, TransactionId
 from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.sinks.branch_files import (
     exists,
@@ -31,6 +32,7 @@ from tracing_2pc.sinks.delta_table import (
     open_table,
     partition_types,
     raise_if_unsupported,
+    rejected_rows,
     schema_of,
     too_long,
     torn_in,
@@ -63,6 +65,9 @@ class DeltaHandle(FolderHandle):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.schema: Any = None  # the table's
+        self.at_most: int | None = None  # rows that may be rejected; None: abort
+        self.given = 0
+        self.rejected: list[RejectedRow] = []
 
     @property
     def store(self) -> Hashable:
@@ -161,6 +166,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
         handle.table = str(about.id)
         handle.schema, handle.partition_types = schema_of(table), partition_types(table)
         handle.lengths = lengths_of(table)
+        handle.at_most = context.rejects_at_most
         return handle
 
     def invoke_batch(self, handle: DeltaHandle, batch: pa.RecordBatch) -> None:
@@ -170,12 +176,18 @@ class DeltaSink(FolderSink[DeltaHandle]):
             ConfigurationError: a column that the table does not have, of another type,
                 null or missing where the table allows no null, or text that is longer
                 than the table's.
+            RejectedRowsError: as `pre_commit`, where there are too many.
         """
         import pyarrow as pa
 
         if self._adds_columns:
             batch = batch.select(content.typed(batch.schema, handle.schema.names))
-        fault = mismatch(batch.schema, handle.schema, batch)
+        fault = mismatch(batch.schema, handle.schema, batch.slice(0, 0))
+        if handle.at_most is not None and not fault:
+            self._note_rejected(handle, batch)
+            if handle.rejected:
+                return  # the branch is written again without them
+        fault = fault or mismatch(batch.schema, handle.schema, batch)
         if fault := fault or too_long(batch, handle.lengths):
             raise ConfigurationError(
                 f"the rows do not fit {self._folder.path}: "
@@ -186,8 +198,25 @@ class DeltaSink(FolderSink[DeltaHandle]):
         for part in rows.cast(pa.schema(fields)).to_batches():
             handle.writer.write(part)
 
+    @staticmethod
+    def _note_rejected(handle: DeltaHandle, batch: pa.RecordBatch) -> None:
+        """Note the rows that the table refuses by a value."""
+        handle.rejected += rejected_rows(
+            batch, handle.schema, handle.lengths, handle.given
+        )
+        handle.given += batch.num_rows
+        if len(handle.rejected) > (handle.at_most or 0):
+            raise RejectedRowsError(handle.rejected)
+
     def pre_commit(self, handle: DeltaHandle) -> None:
-        """Make the files durable, aside."""
+        """Make the files durable, aside.
+
+        Raises:
+            RejectedRowsError: with rows that have a null or a text which the table
+                refuses, where the job has `rejects`.
+        """
+        if handle.rejected:
+            raise RejectedRowsError(handle.rejected)
         super().pre_commit(handle)
         handle.files = [
             {

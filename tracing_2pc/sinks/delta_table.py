@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
+from tracing_2pc.core.model import RejectedRow
 from tracing_2pc.sinks.branch_files import text_of
 from tracing_2pc.sinks.values import cast_to, with_nulls_inside
 
@@ -235,6 +236,31 @@ def too_long(rows: pa.RecordBatch, lengths: Mapping[str, int]) -> str | None:
                     f"varchar({limit})"
                 )
     return None
+
+
+def rejected_rows(
+    rows: pa.RecordBatch, wanted: pa.Schema, lengths: Mapping[str, int], first: int
+) -> list[RejectedRow]:
+    """Name each row with a null or a text that the table's column does not allow.
+
+    Of each the first such column, without the value; `first` is the number of the first
+    row.
+    """
+    import pyarrow.compute as pc
+
+    rejected: dict[int, RejectedRow] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        number = wanted.get_field_index(name)
+        if number >= 0 and not wanted.field(number).nullable and column.null_count:
+            bad, reason = pc.is_null(column), "NOT NULL"
+        elif name in lengths:
+            reason = f"longer than varchar({lengths[name]})"
+            bad = pc.greater(pc.utf8_length(column), lengths[name])
+        else:
+            continue
+        for row in pc.indices_nonzero(bad).to_pylist():
+            rejected.setdefault(row, RejectedRow(first + row, name, reason))
+    return [rejected[row] for row in sorted(rejected)]
 
 
 def value_fault(
