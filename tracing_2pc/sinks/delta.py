@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tracing_2pc.core import content
@@ -20,6 +21,7 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import BranchContext, RejectedRow, TransactionId
 from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.sinks.branch_files import (
+    BranchFiles,
     exists,
     flush_folders,
     touch,
@@ -27,7 +29,6 @@ from tracing_2pc.sinks.branch_files import (
 from tracing_2pc.sinks.delta_table import (
     add_fields,
     lengths_of,
-    mismatch,
     new_fields,
     open_table,
     partition_types,
@@ -39,6 +40,8 @@ from tracing_2pc.sinks.delta_table import (
     value_fault,
 )
 from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
+from tracing_2pc.sinks.shared_folder import SharedFolder
+from tracing_2pc.sinks.table_columns import fit_rows, mismatch
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 if TYPE_CHECKING:
@@ -99,6 +102,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
     """
 
     handle_type = DeltaHandle
+    _folder: SharedFolder
     _kind = "table"
 
     def __init__(
@@ -108,7 +112,8 @@ class DeltaSink(FolderSink[DeltaHandle]):
         *,
         evolve: Literal["add"] | None = None,
     ) -> None:
-        super().__init__(table, name or "delta", "commits by hard links")
+        super().__init__(name or "delta")
+        self._folder = self._shared(table, "commits by hard links")
         self._adds_columns = adds_columns(evolve)
         if not self._adds_columns:  # then nothing has to be learnt of Spark
             self.before_tasks = None  # type: ignore[assignment,method-assign]
@@ -162,7 +167,11 @@ class DeltaSink(FolderSink[DeltaHandle]):
         last, about = self._last(table, transaction), table.metadata()
         here = f"batch {last} of {transaction.application}"
         committed = here if last >= transaction.batch else None
-        handle = self._begin(context, committed, "parquet", about.partition_columns)
+        by = tuple(about.partition_columns)
+        writer = partial(BranchFiles, self._folder.path, self._folder.aside)
+        handle = self._begin(
+            context, committed, lambda name: writer(f"{name}.parquet", by)
+        )
         handle.table = str(about.id)
         handle.schema, handle.partition_types = schema_of(table), partition_types(table)
         handle.lengths = lengths_of(table)
@@ -178,25 +187,18 @@ class DeltaSink(FolderSink[DeltaHandle]):
                 than the table's.
             RejectedRowsError: as `pre_commit`, where there are too many.
         """
-        import pyarrow as pa
-
         if self._adds_columns:
             batch = batch.select(content.typed(batch.schema, handle.schema.names))
-        fault = mismatch(batch.schema, handle.schema, batch.slice(0, 0))
-        if handle.at_most is not None and not fault:
+        empty = batch.slice(0, 0)  # whose columns are looked at, and no value
+        if handle.at_most is not None and not mismatch(
+            batch.schema, handle.schema, empty
+        ):
             self._note_rejected(handle, batch)
             if handle.rejected:
                 return  # the branch is written again without them
-        fault = fault or mismatch(batch.schema, handle.schema, batch)
-        if fault := fault or too_long(batch, handle.lengths):
-            raise ConfigurationError(
-                f"the rows do not fit {self._folder.path}: "
-                f"{fault}. Change the DataFrame or the table; nothing was written"
-            )
-        fields = [f for f in handle.schema if f.name in batch.schema.names]
-        rows = pa.Table.from_batches([batch]).select([f.name for f in fields])
-        for part in rows.cast(pa.schema(fields)).to_batches():
-            handle.writer.write(part)
+        where, fault_of = self._folder.path, partial(too_long, lengths=handle.lengths)
+        for rows in fit_rows(batch, handle.schema, where, fault_of):
+            handle.writer.write(rows)
 
     @staticmethod
     def _note_rejected(handle: DeltaHandle, batch: pa.RecordBatch) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.model import RejectedRow
 from tracing_2pc.sinks.branch_files import text_of
-from tracing_2pc.sinks.values import cast_to, with_nulls_inside
+from tracing_2pc.sinks.table_columns import (
+    missing_columns,
+    no_such_column,
+    same_type,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,30 +168,17 @@ def new_fields(table: Any, schema: pa.Schema) -> list[Any]:
     import pyarrow as pa
     from deltalake import Schema
 
-    names = {field.name.lower(): field.name for field in table.schema().fields}
+    names = [field.name for field in table.schema().fields]
     fields = []
-    for field in schema:
-        if (there := names.get(field.name.lower())) is None:
-            if pa.types.is_null(field.type):
-                continue
-            kept = with_nulls_inside(field.with_nullable(True))  # noqa: FBT003
-            try:
-                (made,) = Schema.from_arrow(pa.schema([kept])).fields
-                same = _same(kept.type, pa.schema(Schema([made]).to_arrow())[0].type)
-            except Exception:  # noqa: BLE001 - what delta-rs says of a type
-                same = False
-            if not same or _raises_protocol(table, made):
-                raise ConfigurationError(
-                    f"{table.table_uri} cannot have the column {field.name!r}: it is "
-                    f"{field.type!s:.60}, which no column there may be. Cast it"
-                )
-            fields.append(made)
-            names[field.name.lower()] = field.name
-        elif there != field.name:
-            raise ConfigurationError(
-                f"{table.table_uri} cannot have the column {field.name!r}: it has "
-                f"{there!r}, which differs in upper and lower case only"
-            )
+    for kept in missing_columns(table.table_uri, names, schema):
+        try:
+            (made,) = Schema.from_arrow(pa.schema([kept])).fields
+            same = same_type(kept.type, pa.schema(Schema([made]).to_arrow())[0].type)
+        except Exception:  # noqa: BLE001 - what delta-rs says of a type
+            same = False
+        if not same or _raises_protocol(table, made):
+            raise no_such_column(table.table_uri, kept)
+        fields.append(made)
     return fields
 
 
@@ -282,53 +273,3 @@ def value_fault(
         if fault := too_long(pa.record_batch([value], [name]), lengths):
             return fault
     return None
-
-
-def mismatch(
-    have: pa.Schema, want: Iterable[pa.Field], rows: pa.RecordBatch | None = None
-) -> str | None:
-    """Say which column does not fit a table's, if one does not.
-
-    Columns that may be null may be missing. A column that must not be null may be
-    declared nullable if these rows have no null in it.
-    """
-    fields = {field.name: field for field in want}
-    if twice := sorted({n for n in have.names if have.names.count(n) > 1}):
-        return f"two columns are named {twice[0]!r}"
-    for field in have:
-        if field.name not in fields:
-            return f"the table has no column {field.name!r}"
-        wanted = fields[field.name]
-        if not _same(field.type, wanted.type):
-            return (
-                f"column {field.name!r} is {field.type}, the table's {wanted.type}"
-                f"{cast_to(field.name, wanted.type)}"
-            )
-        no_null = rows is not None and not rows.column(field.name).null_count
-        if field.nullable and not (wanted.nullable or no_null):
-            return f"column {field.name!r} has nulls, the table allows none"
-    for name, wanted in fields.items():
-        if name not in have.names and not wanted.nullable:
-            return f"column {name!r} is missing, the table allows no null in it"
-    return None
-
-
-def _same(have: pa.DataType, want: pa.DataType) -> bool:
-    """Tell if values are the same in both: a cast changes their form only."""
-    from pyarrow import types
-
-    if types.is_timestamp(want) and types.is_timestamp(have):
-        return have.unit == want.unit and (have.tz is None) == (want.tz is None)
-    if have.num_fields != want.num_fields or _kind(have) != _kind(want):
-        return False
-    inner = [(have.field(n), want.field(n)) for n in range(want.num_fields)]
-    return all(
-        (h.name == w.name or not types.is_struct(want))
-        and (w.nullable or not h.nullable)
-        and _same(h.type, w.type)
-        for h, w in inner
-    )
-
-
-def _kind(kind: pa.DataType) -> str:
-    return str(kind).partition("<")[0].removeprefix("large_")

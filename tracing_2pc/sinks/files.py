@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,12 +18,14 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.sinks.branch_files import (
     ENCODERS,
+    BranchFiles,
     exists,
     flush_folders,
     make_folders,
     touch,
 )
 from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
+from tracing_2pc.sinks.shared_folder import SharedFolder
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ class FileSink(FolderSink[FileHandle]):
     """
 
     handle_type = FileHandle
+    _folder: SharedFolder
     _kind, _in_folders = "folder", True
 
     def __init__(
@@ -73,7 +77,8 @@ class FileSink(FolderSink[FileHandle]):
     ) -> None:
         if format not in ENCODERS:
             raise ConfigurationError(f"format {format!r}: one of {', '.join(ENCODERS)}")
-        super().__init__(folder, name or "files", "commits by a rename")
+        super().__init__(name or "files")
+        self._folder = self._shared(folder, "commits by a rename")
         self._format = format
         by = [partition_by] if isinstance(partition_by, str) else partition_by
         self._partition_by = tuple(by or ())
@@ -111,9 +116,11 @@ class FileSink(FolderSink[FileHandle]):
         newest = -1 if self._newest is None else self._newest
         if committed is None and transaction.batch <= newest:
             committed = f"one of the batches up to {newest}"
-        known = self._folder.layout(self._format)
-        by = self._partition_by
-        return self._begin(context, committed, self._format, by, known)
+        known, by = self._folder.layout(self._format), self._partition_by
+        writer = partial(BranchFiles, self._folder.path, self._folder.aside)
+        return self._begin(
+            context, committed, lambda name: writer(f"{name}.{self._format}", by, known)
+        )
 
     def invoke_batch(self, handle: FileHandle, batch: pa.RecordBatch) -> None:
         """Take the rows of an Arrow batch; see `BranchFiles.write`."""

@@ -1,4 +1,4 @@
-"""What `FileSink` and `DeltaSink` share: branches prepared aside in their folder."""
+"""What sinks of files share: branches prepared aside, in a folder or a table."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import re
 import urllib.parse
 import uuid
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
@@ -19,7 +19,7 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.settings import check_name
-from tracing_2pc.sinks.branch_files import BranchFiles, is_folder_of_value
+from tracing_2pc.sinks.branch_files import is_folder_of_value
 from tracing_2pc.sinks.shared_folder import PREPARED, SharedFolder
 
 _SHOWN: Final = 200
@@ -56,31 +56,70 @@ class FolderHandle:
 _Handle = TypeVar("_Handle", bound=FolderHandle)
 
 
+class BranchFolder(Protocol):
+    """Where a sink has what is prepared."""
+
+    @property
+    def path(self) -> object:
+        """Where it is, as a line names it."""
+
+    def identify(self) -> str:
+        """Return its id, made by whoever is the first; durable then."""
+
+    def read_id(self) -> str | None:
+        """Return its id; None if it has none: it is new, or it is not mounted."""
+
+    def drop(self, paths: Sequence[str]) -> None:
+        """Remove what a branch has prepared of its files."""
+
+    def clean(self, transaction: TransactionId) -> None:
+        """Remove what is aside of a transaction."""
+
+
+class BranchWriter(Protocol):
+    """What writes the files of one branch."""
+
+    def write(self, batch: Any) -> None:
+        """Take the rows of an Arrow batch."""
+
+    def close(self) -> list[dict[str, Any]]:
+        """Make all files durable; return the path, rows and bytes of each."""
+
+    def drop(self) -> None:
+        """Remove them."""
+
+
 class FolderSink(Generic[_Handle]):
-    """A sink whose files are in `.tpc/` of its folder until they are committed.
+    """A sink whose files are aside, where no reader looks, until they are committed.
 
     Args:
-        folder: a path, or a `file:///` URL.
         name: the participant's.
-        how: it commits, which an object store cannot.
 
     Raises:
-        ConfigurationError: it is no path of a file system, or a bad name.
+        ConfigurationError: a bad name.
     """
 
     handle_type: type[_Handle]
     driver_path = True
+    _folder: BranchFolder
     _kind: ClassVar[str]  # of its store, as a line has it
     _in_folders: ClassVar[bool] = False  # files are in folders of partition values
 
-    def __init__(self, folder: str | os.PathLike[str], name: str, how: str) -> None:
+    def __init__(self, name: str) -> None:
         try:
             self.name = check_name(name)
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
-        path = _path_of(os.fspath(folder), type(self).__name__, how)
-        self._folder = SharedFolder(path, self.name)
         self._driver_sees: str | None = None  # the id of a folder
+
+    def _shared(self, folder: str | os.PathLike[str], how: str) -> SharedFolder:
+        """Return a folder of a file system; `how` it commits no object store can.
+
+        Raises:
+            ConfigurationError: it is no path, or `file:///` URL, of a file system.
+        """
+        path = _path_of(os.fspath(folder), type(self).__name__, how)
+        return SharedFolder(path, self.name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._folder.path)!r})"
@@ -163,13 +202,12 @@ class FolderSink(Generic[_Handle]):
         self,
         context: BranchContext,
         committed: str | None,
-        kind: str,
-        by: Collection[str],
-        known: Mapping[str, Any] | None = None,
+        writer: Callable[[str], BranchWriter],
     ) -> _Handle:
         """Open a branch aside; a file of it is made with its first row.
 
         `committed`: what proves that the batch is here already, if something does.
+        `writer`: is given what the names of the branch's files begin with.
 
         Raises:
             ConfigurationError: this is not the folder that the driver sees.
@@ -192,9 +230,9 @@ class FolderSink(Generic[_Handle]):
                 "application name",
                 transaction_id=str(transaction),
             )
-        name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.{kind}"
+        name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}"
         handle = self.handle_type(str(transaction), str(here))
-        handle.writer = BranchFiles(path, self._folder.aside, name, tuple(by), known)
+        handle.writer = writer(name)
         return handle
 
     def _check_paths(
