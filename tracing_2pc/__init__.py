@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracing_2pc.embedded.sinks import TableSink, TopicSink
     from tracing_2pc.sinks.delta import DeltaSink
     from tracing_2pc.sinks.files import FileSink
+    from tracing_2pc.sinks.iceberg import IcebergSink
     from tracing_2pc.sinks.participant_sink import ParticipantSink
     from tracing_2pc.sinks.script import write
     from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DeltaSink",
     "FileSink",
+    "IcebergSink",
     "ParticipantSink",
     "Settings",
     "TableSink",
@@ -37,6 +39,7 @@ __all__ = [
 _HOMES = {
     "DeltaSink": "tracing_2pc.sinks.delta",
     "FileSink": "tracing_2pc.sinks.files",
+    "IcebergSink": "tracing_2pc.sinks.iceberg",
     "ParticipantSink": "tracing_2pc.sinks.participant_sink",
     "Settings": "tracing_2pc.core.settings",
     "TableSink": "tracing_2pc.embedded.sinks",

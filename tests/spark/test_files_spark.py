@@ -13,7 +13,7 @@ import pytest
 from support.spark import ROWS, held, numbers_of, write_numbers
 from support.stream_world import BOTH_PATHS, session_setting
 
-from tracing_2pc import DeltaSink, FileSink, ParticipantSink, TableSink
+from tracing_2pc import DeltaSink, FileSink, IcebergSink, ParticipantSink, TableSink
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.states import TransactionState
 
@@ -73,6 +73,43 @@ def test_a_column_comes_to_tables(world):
     in_lake = {row["value"]: row["part"] for row in table.to_pylist()}
     assert dict(rows) == in_lake == parts
     assert at.startswith("1970-01-01")
+
+
+@BOTH_PATHS
+def test_a_lake_a_delta_table_and_a_database_are_one_transaction(world):
+    """Three batches, of which the tables get a column; the catalog is configured."""
+    deltalake = pytest.importorskip("deltalake")
+    catalog = pytest.importorskip("pyiceberg.catalog")
+    about = {"uri": f"sqlite:///{world.folder}/catalog.db?timeout=60"}
+    about["warehouse"] = f"file://{world.folder}/warehouse"
+    delta, shop = world.folder / "delta", f"sqlite:///{world.folder}/shop.db"
+    deltalake.DeltaTable.create(delta, pa.schema([("value", pa.int64())]))
+    sinks = [
+        IcebergSink("sql", "shop.n", evolve="add", create=True, properties=about),
+        DeltaSink(delta, evolve="add"),
+        TableSink(shop, "numbers", evolve="add"),
+    ]
+    write_numbers(world.folder, range(2))
+    world.run(world.callback(sink=sinks))
+    write_numbers(world.folder, range(2, 3))
+    world.run(world.callback(sink=sinks), world.source().selectExpr("*", *PARTS))
+    assert world.state("test.2.1") is TransactionState.COMMITTED
+    lake = catalog.load_catalog("sql", **about).load_table("shop.n")
+    rows = lake.scan().to_arrow().to_pylist()
+    parts = {n: n % 3 if n >= 2 * ROWS else None for n in numbers_of(3)}
+    assert Counter(row["value"] for row in rows) == numbers_of(3)
+    in_delta = deltalake.DeltaTable(delta).to_pyarrow_table().to_pylist()
+    assert {row["value"]: row["part"] for row in rows} == parts
+    assert {row["value"]: row["part"] for row in in_delta} == parts
+    with contextlib.closing(sqlite3.connect(world.folder / "shop.db")) as database:
+        kept = database.execute("SELECT value, part FROM numbers").fetchall()
+    assert dict(kept) == parts
+    assert len(kept) == numbers_of(3).total()
+    noted = [s.summary["tpc.transaction"] for s in lake.snapshots()]
+    assert noted == ["test.0.1", "test.1.1", "test.2.1"]
+
+
+PARTS = ("CAST(value % 3 AS BYTE) AS part", "CAST(value AS TIMESTAMP) AS at")
 
 
 def begin(sink: FileSink, transaction: TransactionId) -> Any:

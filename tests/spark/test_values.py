@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
+from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 from support.branches import Branch, arrow
@@ -21,7 +22,7 @@ from support.participant import rows_table, select
 from support.spark import write_numbers
 from support.stream_world import failing_query, session_setting
 
-from tracing_2pc import DeltaSink, FileSink
+from tracing_2pc import DeltaSink, FileSink, IcebergSink
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.states import TransactionState
@@ -42,11 +43,12 @@ _, *HEADS = [
     "JSON",
     "CSV",
     "Delta",
+    "Iceberg",
 ]
 TABLE = {
     cells[0]: dict(zip(HEADS, cells[1:], strict=True))
     for line in (DOCS / "job.md").read_text(encoding="utf-8").splitlines()
-    if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 8
+    if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 9
     and cells[0].startswith("`")
 }
 """What the manual says of each type and sink."""
@@ -173,6 +175,18 @@ class Sinks:
             DeltaTable.create(self._folder, self._fits or may_be_null(sent(df)))
         write(df, DeltaSink(self._folder))
         (row,) = DeltaTable(self._folder).to_pyarrow_table().to_pylist()
+        return row["v"]
+
+    def iceberg(self, df: Any) -> Any:
+        about = {"uri": f"sqlite:///{self._folder}.db"}
+        about["warehouse"] = f"file://{self._folder}"
+        catalog = load_catalog("sql", **about)
+        if not catalog.namespace_exists("shop"):
+            catalog.create_namespace("shop")
+            made = self._fits or may_be_null(sent(df))
+            catalog.create_table("shop.values", made)
+        write(df, IcebergSink("sql", "shop.values", properties=about))
+        (row,) = catalog.load_table("shop.values").scan().to_arrow().to_pylist()
         return row["v"]
 
     def service(self, world: Any, df: Any, sql: str) -> Any:

@@ -366,6 +366,15 @@ def is_reference(text: str) -> bool:
     return text.startswith(("env:", "file:"))
 
 
+def holds_secret(name: str, value: str) -> bool:
+    """Say whether a setting of another program is a secret, or a URL with a password.
+
+    By its name, or by a login in its value.
+    """
+    word = re.sub(r"[^A-Z0-9]", "_", name.upper())
+    return bool(_SAYS_SECRET.search(word) or _IN_URL.search(unquote(value)))
+
+
 def read_secret(reference: str, what: str) -> str:
     """Read the secret that a reference points to, in the process that needs it.
 
@@ -396,7 +405,8 @@ def read_secret(reference: str, what: str) -> str:
 
 
 _SAYS_SECRET: Final = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|HEADERS$|CREDENTIAL|_AUTH$"
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_?KEY|ACCOUNT_?KEY|HEADERS$"
+    r"|CREDENTIAL|AUTHORIZATION|_AUTH$"
 )
 _LOGIN: Final = re.compile(r"://[^/\s@]*@")
 _IN_URL: Final = re.compile(

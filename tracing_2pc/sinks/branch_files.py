@@ -33,7 +33,7 @@ fits, whichever folders the reader looks into."""
 MAX_FILES: Final = 256
 """Files that one branch may have open."""
 
-_IN_MEMORY: Final = 32 << 20
+IN_MEMORY: Final = 32 << 20
 """Bytes of rows that a branch keeps until it writes them: larger row groups."""
 
 _LONGEST: Final = 255
@@ -116,7 +116,7 @@ class BranchFiles:
                 self._files[values] = self._open(values, rows.schema)
             self._files[values].held.append(rows)
         self._held += batch.nbytes
-        if self._held >= _IN_MEMORY:
+        if self._held >= IN_MEMORY:
             self._write_held()
 
     def close(self) -> list[dict[str, Any]]:

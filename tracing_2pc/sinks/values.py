@@ -108,6 +108,18 @@ def with_nulls_inside(field: pa.Field) -> pa.Field:
     return _with_inner(inner, lambda child: child.with_nullable(True))  # noqa: FBT003
 
 
+def with_types(
+    schema: pa.Schema, change: Callable[[pa.DataType], pa.DataType]
+) -> pa.Schema:
+    """Return columns where `change` gives the type of what is in them, at any depth."""
+    import pyarrow as pa
+
+    def changed(field: pa.Field) -> pa.Field:
+        return _with_inner(field.with_type(change(field.type)), changed)
+
+    return pa.schema([changed(field) for field in schema], schema.metadata)
+
+
 def _with_inner(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
     import pyarrow as pa
 

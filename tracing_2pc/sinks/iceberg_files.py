@@ -1,0 +1,412 @@
+"""The files of an Iceberg table that its metadata does not name yet.
+
+    data/.tpc/iceberg.orders/orders.7.1.0.42.<token>.avro      a prepared branch: a
+        manifest of its files; removed when the transaction ends
+    data/_tpc/iceberg.orders.7.1/orders.7.1.0.42.<token>.0.parquet      one of them: it
+        stays there when it is committed
+    data/_tpc/folder-id      in a file system: is this the same folder?
+
+Spark's `remove_orphan_files` passes over names that begin with a dot or an underscore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracing_2pc.core.errors import ParticipantRefusedError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.sinks.branch_files import IN_MEMORY, MAX_FILES, flush_folders
+from tracing_2pc.sinks.iceberg_table import data_path
+from tracing_2pc.sinks.shared_folder import PREPARED, SharedFolder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+_TARGET: Final = "write.target-file-size-bytes"
+_LARGEST: Final = 512 << 20
+"""Bytes in memory after which a file is closed and another one begun: as pyiceberg."""
+
+
+class TableFolder:
+    """The places of one participant among the data files of an Iceberg table."""
+
+    def __init__(self, table: Any, name: str) -> None:
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        self.table = table
+        self.root = data_path(table)
+        self._name = name
+        scheme, _, path = PyArrowFileIO.parse_location(self.root)
+        self._local = SharedFolder(Path(path), name) if scheme == "file" else None
+
+    @property
+    def path(self) -> str:
+        """The table's name."""
+        return ".".join((self.table.catalog.name, *self.table.name()))
+
+    def location(self, path: str) -> str:
+        """Return where a data file is: its name begins with its transaction."""
+        transaction = ".".join(path.split(".")[:3])
+        return f"{self.root}/_tpc/{self._name}.{transaction}/{path}"
+
+    def manifest(self, stem: str) -> str:
+        """Return where the manifest of a branch is; its name begins as its files'."""
+        application = stem.partition(".")[0]
+        return f"{self.root}/.tpc/{self._name}.{application}/{stem}.avro"
+
+    # --- which folder it is ---------------------------------------------------------
+
+    def identify(self) -> str:
+        """Return the id of the folder, made by whoever is the first; durable then.
+
+        An object store has none: what its table is called is the same everywhere.
+        """
+        return self._local.identify() if self._local else "object store"
+
+    def read_id(self) -> str | None:
+        """Return its id; None if it has none: it is new, or it is not mounted."""
+        return self._local.read_id() if self._local else "object store"
+
+    # --- what a commit lists --------------------------------------------------------
+
+    def read(self, location: str) -> bytes:
+        """Return what a file holds; FileNotFoundError if it is not there."""
+        with self.table.io.new_input(location).open() as file:
+            return bytes(file.read())
+
+    def data_files(self, stem: str, digest: str, spec: int) -> list[Any]:
+        """Return what the manifest of a branch has, as it was when it voted.
+
+        Raises:
+            FileNotFoundError: it is gone.
+            ParticipantRefusedError: it is another one.
+        """
+        from pyiceberg.manifest import ManifestContent, ManifestFile
+
+        content = self.read(location := self.manifest(stem))
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ParticipantRefusedError(
+                f"{location} is not what its task has written: nothing was changed"
+            )
+        manifest = ManifestFile.from_args(
+            manifest_path=location,
+            manifest_length=len(content),
+            partition_spec_id=spec,
+            content=ManifestContent.DATA,
+            **dict.fromkeys(
+                ("sequence_number", "min_sequence_number", "added_snapshot_id"), 0
+            ),
+        )
+        return [e.data_file for e in manifest.fetch_manifest_entry(self.table.io)]
+
+    def sizes(self, locations: Iterable[str]) -> list[int | None]:
+        """Return the bytes that files have; None for one that is not there."""
+        found: list[int | None] = []
+        for files, paths in self._at(locations):
+            infos = files.get_file_info(paths)
+            found += [info.size if info.is_file else None for info in infos]
+        return found
+
+    # --- removing -------------------------------------------------------------------
+
+    def drop(self, paths: Sequence[str]) -> None:
+        """Remove files of a branch, and its manifest behind them."""
+        self._delete(map(self.location, paths))
+        self._delete(map(self.manifest, {_stem(path) for path in paths}))
+
+    def clean(self, transaction: TransactionId) -> None:
+        """Remove what was prepared in a transaction: its task may have been killed."""
+        self.drop(self._written(transaction))
+        stems = self._prepared(transaction.application).items()
+        self._delete(self.manifest(stem) for stem, of in stems if of == transaction)
+        if self._local:
+            with contextlib.suppress(OSError):
+                (self._local.path / "_tpc" / f"{self._name}.{transaction}").rmdir()
+
+    def clean_late(
+        self,
+        committed: TransactionId,
+        chosen: Collection[str],
+        kept: Callable[[TransactionId], Collection[str] | None],
+    ) -> None:
+        """Remove what is prepared of batches up to one that is committed, and are over.
+
+        `chosen` are its files. `kept` returns those that are committed of an earlier
+        one; None: nothing tells, and all of it stays. Nothing holds back what is
+        proven: what cannot be told or removed is warned of, and tried again.
+        """
+        late = [p for p in self._written(committed) if p not in chosen]
+        self.drop(late)
+        self._delete(map(self.manifest, {_stem(path) for path in chosen}))
+        for stem, transaction in self._prepared(committed.application).items():
+            try:
+                # A batch commits once (rule 18): no other attempt at it can be needed.
+                keep: Collection[str] | None = ()
+                if transaction == committed:
+                    keep = chosen
+                elif transaction.batch != committed.batch:
+                    is_later = transaction.batch > committed.batch
+                    keep = None if is_later else kept(transaction)
+                if keep is not None:
+                    self._drop_branch(transaction, stem, keep)
+            except Exception:
+                logger.warning("files left: transaction=%s", transaction, exc_info=True)
+
+    def _drop_branch(
+        self, transaction: TransactionId, stem: str, keep: Collection[str]
+    ) -> None:
+        written = [p for p in self._written(transaction) if _stem(p) == stem]
+        self._delete(self.location(path) for path in written if path not in keep)
+        self._delete([self.manifest(stem)])
+
+    def _written(self, transaction: TransactionId) -> list[str]:
+        """Return the data files of a transaction, committed or not, by name."""
+        names = self._names(self.location(f"{transaction}.x"))
+        return [name for name in names if PREPARED.fullmatch(name)]
+
+    def _prepared(self, application: str) -> dict[str, TransactionId]:
+        """Return the branches of an application that have a manifest."""
+        prepared = {}
+        for name in self._names(self.manifest(f"{application}.x")):
+            stem = name.removesuffix(".avro")
+            if made := PREPARED.fullmatch(f"{stem}.0.parquet"):
+                with contextlib.suppress(ValueError):  # no id: it is not ours
+                    prepared[stem] = TransactionId.parse(made["transaction"])
+        return prepared
+
+    def _names(self, location: str) -> list[str]:
+        from pyarrow import fs
+
+        ((files, (path,)),) = self._at([location])
+        selector = fs.FileSelector(path.rpartition("/")[0], allow_not_found=True)
+        return sorted(info.base_name for info in files.get_file_info(selector))
+
+    def _delete(self, locations: Iterable[str]) -> None:
+        for files, paths in self._at(locations):
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    files.delete_file(path)
+
+    def _at(self, locations: Iterable[str]) -> Iterator[tuple[Any, list[str]]]:
+        """Yield the file system of locations, of one place, and their paths in it."""
+        from pyarrow import fs
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        at = [PyArrowFileIO.parse_location(location) for location in locations]
+        if at:
+            io, (scheme, netloc, _) = self.table.io, at[0]
+            if isinstance(io, PyArrowFileIO):
+                files = io.fs_by_scheme(scheme, netloc)
+            else:
+                files = fs.PyFileSystem(fs.FSSpecHandler(io.get_fs(scheme)))
+            yield files, [path for _, _, path in at]
+
+    # --- durable --------------------------------------------------------------------
+
+    def flush(self, locations: Iterable[str]) -> None:
+        """Make files durable with their names; an object store's are, once written."""
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        folders = set[Path]()
+        for location in locations:
+            scheme, _, path = PyArrowFileIO.parse_location(location)
+            if scheme == "file":
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+                folders.add(Path(path).parent)
+        if folders:
+            flush_folders(Path(os.path.commonpath(folders)).parent, folders)
+
+
+class TableFiles:
+    """The files of one branch, while its task writes them.
+
+    Memory is bounded: rows are written once there are 32 MiB of them, of at most 256
+    files that are open. Nothing is durable before `close` returns.
+
+    Args:
+        folder: of the table, as it was when the branch was begun.
+        stem: what their names begin with.
+    """
+
+    def __init__(self, folder: TableFolder, stem: str) -> None:
+        self.digest = ""  # of the manifest, once it is closed
+        self._folder = folder
+        self._stem = stem
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0  # of them
+        self._open: dict[Any, _File] = {}  # by partition
+        self._made: list[_File] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of an Arrow batch, in the table's types."""
+        self._held.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= IN_MEMORY:
+            self._write_held()
+
+    def close(self) -> list[dict[str, Any]]:
+        """Make all files durable, and the manifest that the commit reads.
+
+        Returns the name, rows and bytes of each. One that was removed meanwhile raises:
+        its transaction is over.
+        """
+        self._write_held()
+        for key in list(self._open):
+            self._close(key)
+        self._folder.flush(self._folder.location(file.path) for file in self._made)
+        failpoint("iceberg.before_manifest")
+        self._write_manifest()
+        return [
+            {
+                "path": file.path,
+                "rows": file.rows,
+                "bytes": file.entry.file_size_in_bytes,
+            }
+            for file in self._made
+        ]
+
+    def drop(self) -> None:
+        """Remove the files; what cannot be removed is left to the transaction's end."""
+        for file in self._open.values():
+            with contextlib.suppress(Exception):
+                file.writer.close()
+        self._folder.drop([file.path for file in self._made])
+
+    def _write_held(self) -> None:
+        import pyarrow as pa
+
+        if not self._held:
+            return
+        table, properties = self._folder.table, self._folder.table.properties
+        largest = int(properties.get(_TARGET, _LARGEST))
+        rows, self._held, self._bytes = pa.Table.from_batches(self._held), [], 0
+        for partition, part in _partitions(table, rows):
+            file = self._open.get(partition) or self._begin(partition)
+            file.write(part)
+            if file.held >= largest:
+                self._close(partition)
+
+    def _begin(self, partition: Any) -> _File:
+        if len(self._open) == MAX_FILES:
+            self._close(next(iter(self._open)))
+        path = f"{self._stem}.{len(self._made)}.parquet"
+        file = _File(self._folder, path, partition)
+        self._made.append(file)
+        self._open[partition] = file
+        return file
+
+    def _close(self, partition: Any) -> None:
+        self._open.pop(partition).close()
+        failpoint("iceberg.between_files")
+
+    def _write_manifest(self) -> None:
+        """Write what a commit needs beyond names: partition, counts, bounds."""
+        from pyiceberg.manifest import (
+            ManifestEntry,
+            ManifestEntryStatus,
+            write_manifest,
+        )
+
+        table, location = self._folder.table, self._folder.manifest(self._stem)
+        with write_manifest(
+            format_version=table.format_version,
+            spec=table.spec(),
+            schema=table.schema(),
+            output_file=table.io.new_output(location),
+            snapshot_id=0,
+            avro_compression="deflate",
+        ) as manifest:
+            for file in self._made:
+                entry = ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=0,
+                    data_file=file.entry,
+                )
+                manifest.add(entry)
+        self._folder.flush([location])
+        self.digest = hashlib.sha256(self._folder.read(location)).hexdigest()
+
+
+class _File:
+    """A file, and what its table's metadata will have of it."""
+
+    def __init__(self, folder: TableFolder, path: str, partition: Any) -> None:
+        from pyiceberg.io.fileformat import FileFormatFactory
+        from pyiceberg.manifest import FileFormat
+        from pyiceberg.schema import sanitize_column_names
+
+        self.path = path
+        self.rows = self.held = 0
+        self.entry: Any = None
+        self._folder = folder
+        self._partition = partition
+        self._model = FileFormatFactory.get(FileFormat.PARQUET)
+        table = folder.table
+        self._schema = sanitize_column_names(table.schema())
+        self._output = table.io.new_output(folder.location(path))
+        self.writer = self._model.create_writer(
+            self._output, self._schema, table.properties
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
+
+        names = self._folder.table.schema().name_mapping
+        came = pyarrow_to_schema(rows.schema, name_mapping=names)
+        batches = [
+            _to_requested_schema(
+                self._schema,
+                came,
+                batch,
+                include_field_ids=True,
+                format_model=self._model,
+            )
+            for batch in rows.combine_chunks().to_batches()
+        ]
+        self.writer.write(pa.Table.from_batches(batches))
+        self.rows += rows.num_rows
+        self.held += rows.nbytes
+
+    def close(self) -> None:
+        """End it; note what a manifest has of it."""
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        statistics = self.writer.close().to_serialized_dict()
+        self.entry = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self._output.location,
+            file_format=FileFormat.PARQUET,
+            partition=Record() if self._partition is None else self._partition,
+            file_size_in_bytes=len(self._output),
+            **dict.fromkeys(("sort_order_id", "equality_ids", "key_metadata")),
+            spec_id=self._folder.table.spec().spec_id,
+            **statistics,
+        )
+
+
+def _partitions(table: Any, rows: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
+    """Yield the rows of each partition; of a table that has none, None and all rows."""
+    from pyiceberg.io.pyarrow import _determine_partitions
+
+    if table.spec().is_unpartitioned():
+        yield None, rows
+        return
+    for part in _determine_partitions(table.spec(), table.schema(), rows):
+        yield part.partition_key.partition, part.arrow_table_partition
+
+
+def _stem(path: str) -> str:
+    """Return what the names of all files of a branch begin with."""
+    return path.rsplit(".", 2)[0]

@@ -1,0 +1,213 @@
+"""An Iceberg table before it is written to: its catalog, and can we write it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
+from tracing_2pc.core.settings import (
+    holds_secret,
+    is_reference,
+    read_secret,
+    without_secrets,
+)
+from tracing_2pc.sinks.table_columns import missing_columns, no_such_column, same_type
+from tracing_2pc.sinks.values import with_types
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclasses.dataclass(frozen=True)
+class TableName:
+    """A table of a catalog that pyiceberg is configured for, in each process.
+
+    Raises:
+        ConfigurationError: a property is a secret, and no reference to it.
+    """
+
+    catalog: str
+    table: str
+    properties: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for name, value in self.properties.items():
+            if holds_secret(name, value) and not is_reference(value):
+                raise ConfigurationError(
+                    f"properties: {name}: give a reference, env:NAME or file:PATH, or "
+                    "configure the catalog where pyiceberg reads it: what is in a sink "
+                    "is pickled into Spark's files"
+                )
+
+    def __str__(self) -> str:
+        return f"{self.catalog}.{self.table}"
+
+    def open_catalog(self) -> Any:
+        """Open the catalog, in the process that uses it.
+
+        Raises:
+            ConfigurationError: it is not configured here, or pyiceberg is missing.
+            ParticipantUnavailableError: it does not answer.
+        """
+        try:
+            from pyiceberg.catalog import load_catalog
+        except ModuleNotFoundError:
+            raise ConfigurationError(
+                "IcebergSink needs pyiceberg: pip install 'tracing-2pc[iceberg]'"
+            ) from None
+        properties = self._read_properties()
+        try:
+            return load_catalog(self.catalog, **properties)
+        except (ValueError, ModuleNotFoundError) as error:
+            raise ConfigurationError(
+                f"the catalog {self.catalog!r} cannot be opened: {first_line(error)}. "
+                "Configure it in .pyiceberg.yaml, or by PYICEBERG_CATALOG__…, where "
+                "the driver and each executor run"
+            ) from None
+        except Exception as error:
+            raise ParticipantUnavailableError(
+                f"cannot open the catalog {self.catalog!r}: {first_line(error)}"
+            ) from error
+
+    def _read_properties(self) -> dict[str, str]:
+        return {
+            name: read_secret(value, f"properties: {name}")
+            if value.startswith("env:")
+            or ((name == "uri" or holds_secret(name, "")) and is_reference(value))
+            else value
+            for name, value in self.properties.items()
+        }
+
+    def find(self, catalog: Any) -> Any | None:
+        """Return the table as it is now; None if there is none.
+
+        It is used for one step, since others write.
+
+        Raises:
+            ParticipantUnavailableError: it cannot be read.
+        """
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        try:
+            return catalog.load_table(self.table)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except Exception as error:
+            raise ParticipantUnavailableError(
+                f"cannot read {self}: {first_line(error)}"
+            ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, on one line and without secrets."""
+    lines = without_secrets(str(error)).split("\n")
+    return lines[0] or type(error).__name__
+
+
+def raise_if_unsupported(name: TableName, table: Any) -> None:
+    """Refuse a table that asks its writers for more than an append of Parquet files.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    asked, properties = [], table.properties
+    if table.format_version > 2:  # row ids, default values
+        asked.append(f"format version {table.format_version}")
+    if (kind := properties.get("write.format.default", "parquet").lower()) != "parquet":
+        asked.append(f"files of {kind}")
+    if "encryption.key-id" in properties:
+        asked.append("encryption")
+    for field in table.spec().fields:
+        source = table.schema().find_field(field.source_id)
+        try:
+            field.transform.pyarrow_transform(source.field_type)
+        except Exception:  # noqa: BLE001 - what pyiceberg says of a transform
+            asked.append(f"the transform {field.transform} of {source.name!r}")
+    if asked:
+        raise ConfigurationError(
+            f"{name} uses {', '.join(asked)}, which IcebergSink does not write: take a "
+            "table without"
+        )
+
+
+def data_path(table: Any) -> str:
+    """Return where a table has its data files."""
+    path = table.properties.get("write.data.path") or f"{table.location()}/data"
+    return str(path).rstrip("/")
+
+
+def columns_of(table: Any) -> pa.Schema:
+    """Return the table's columns in Arrow's types."""
+    from pyiceberg.io.pyarrow import (
+        _pyarrow_schema_ensure_small_types,
+        schema_to_pyarrow,
+    )
+
+    columns = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    return _pyarrow_schema_ensure_small_types(columns)
+
+
+def as_iceberg(schema: pa.Schema) -> pa.Schema:
+    """Return columns with the integers that Iceberg lacks, at any depth, in 32 bits."""
+    import pyarrow as pa
+
+    wider = {pa.int8(): pa.int32(), pa.int16(): pa.int32()}
+    return with_types(schema, lambda kind: wider.get(kind, kind))
+
+
+def new_columns(name: TableName, table: Any, schema: pa.Schema) -> list[Any]:
+    """Return the columns of rows that a table lacks, in its types, nullable.
+
+    Raises:
+        ConfigurationError: a type that no column of it has; a name that only differs
+            in case.
+    """
+    names = [field.name for field in table.schema().fields]
+    return [
+        column_of(name, field, table.format_version)
+        for field in missing_columns(str(name), names, schema)
+    ]
+
+
+def column_of(name: TableName, field: pa.Field, version: int = 2) -> Any:
+    """Return a column of rows as a table of this format has it.
+
+    Raises:
+        ConfigurationError: its type is none of Iceberg's.
+    """
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import (
+        _pyarrow_to_schema_without_ids,
+        schema_to_pyarrow,
+    )
+
+    kept = as_iceberg(pa.schema([field]))
+    try:
+        made = _pyarrow_to_schema_without_ids(kept, format_version=version)
+        (same,) = schema_to_pyarrow(made, include_field_ids=False)
+    except Exception:  # noqa: BLE001 - what pyiceberg says of a type
+        same = None
+    if same is None or not same_type(kept[0].type, same.type):
+        raise no_such_column(str(name), field)
+    return made.fields[0]
+
+
+def schema_fault(table: Any, schema_id: int) -> str | None:
+    """Say why files of an earlier schema of a table do not fit it now, if they do not.
+
+    Columns have ids: those that came since are null, those that went are not read, and
+    a type is only ever changed to a wider one, which readers see to.
+    """
+    now, then = table.schema(), table.schemas().get(schema_id)
+    if now.schema_id == schema_id:
+        return None
+    if then is None:
+        return "the schema that they were written with is gone"
+    came = {field.field_id for field in now.fields} - then.field_ids
+    for field_id in came | (now.field_ids & then.field_ids):
+        was_null = field_id in came or not then.find_field(field_id).required
+        if now.find_field(field_id).required and was_null:
+            return f"column {now.find_column_name(field_id)!r} allows no null now"
+    return None
