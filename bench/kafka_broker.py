@@ -71,9 +71,13 @@ class Broker(Node):
             f"advertised.listeners={clients}",
             "listener.security.protocol.map="
             "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms=PLAIN",
+            "sasl.enabled.mechanisms=PLAIN,OAUTHBEARER",
             "listener.name.guarded.plain.sasl.jaas.config="
             f'{module} required user_relay="{SECRET}";',
+            # Tokens without a signature, as those of its own tests.
+            "listener.name.guarded.oauthbearer.sasl.jaas.config="
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule "
+            'required unsecuredLoginStringClaim_sub="broker";',
             f"authorizer.class.name={authorizer}",
             "super.users=User:ANONYMOUS",
             "auto.create.topics.enable=true",  # Kafka's default

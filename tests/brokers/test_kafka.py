@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import decimal
+import importlib
 import json
 import os
 import random
@@ -349,7 +350,7 @@ def test_a_topic_that_is_deleted_is_never_made_again(
     assert topic not in broker.admin.list_topics(timeout=AT_LAST).topics
     broker.topic(name=topic)
     until(lambda: own.turn() and world.visible() == 0)
-    assert_once(broker.read(topic), 2)
+    assert_once(broker.read(topic), 1, 2)
     relay.close()
 
 
@@ -432,6 +433,54 @@ def test_a_process_learns_what_a_topic_takes(broker: Broker, tmp_path: Path) -> 
     end(world.resource)
 
 
+RIGHTS = ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
+
+CLOUD = """
+import base64, json, time
+calls = []
+def part(claims):
+    return base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+def token(config):
+    now, life = time.time(), {life}
+    calls.append(config)
+    claims = {{"sub": "relay", "iat": now - 60, "exp": now + life}}
+    return f'{{part(dict(alg="none"))}}.{{part(claims)}}.', now + life
+"""
+"""What a cloud's library does for `oauth_cb`: a function that returns a token."""
+
+
+@pytest.mark.ci
+def test_a_function_of_a_module_logs_in_and_its_token_is_renewed(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By reference, in the process that connects; also of a relay that is idle."""
+    (tmp_path / "cloud.py").write_text(CLOUD.format(life=SOON), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    topic = broker.topic()
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": "cloud:token",
+    }
+    relay = KafkaRelay(broker.guarded, topic=topic, settings=settings)
+    world = outbox(sqlite_url(tmp_path), relay)
+    world.resource.open()
+    own_topic = f"tpc-{outgoing_of(world).journal()}"
+    broker.allow("TOPIC", topic, *RIGHTS)
+    broker.allow("TOPIC", own_topic, *RIGHTS, "READ", "CREATE")
+    broker.allow("TRANSACTIONAL_ID", own_topic, "WRITE", "DESCRIBE")
+    own = Publisher(outgoing_of(world), relay, PATIENT)
+    calls = importlib.import_module("cloud").calls
+    for number in (1, 2):
+        until(lambda n=number: world.prepare(f"orders.{n}.1", ONE).status_code == 200)
+        keep(world, f"orders.{number}.1", ONE)
+        until(lambda: own.turn() and world.visible() == 0)
+        before = len(calls)
+        until(lambda before=before: relay.identify() and len(calls) > before)
+    assert_once(broker.read(topic), 1, 2)
+    relay.close()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("cause", ["right", "limit"])
 def test_what_is_refused_after_the_commit_waits_and_others_go_on(
@@ -453,10 +502,9 @@ def test_what_is_refused_after_the_commit_waits_and_others_go_on(
     world = outbox(sqlite_url(tmp_path), relay)
     world.resource.open()
     own_topic = f"tpc-{outgoing_of(world).journal()}"
-    rights = ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
     for topic in (refusing, there):
-        broker.allow("TOPIC", topic, *rights)
-    broker.allow("TOPIC", own_topic, *rights, "READ", "CREATE")
+        broker.allow("TOPIC", topic, *RIGHTS)
+    broker.allow("TOPIC", own_topic, *RIGHTS, "READ", "CREATE")
     broker.allow("TRANSACTIONAL_ID", own_topic, "WRITE", "DESCRIBE")
     until(lambda: world.prepare("orders.1.1", LARGE, once=True).status_code == 200)
     keep(world, "orders.1.1", LARGE)
@@ -476,7 +524,7 @@ def test_what_is_refused_after_the_commit_waits_and_others_go_on(
     until(lambda: own.turn() and world.visible() == 1)
     assert TEXTS[cause] in listed(world)
     own._failed.clear()
-    broker.allow("TOPIC", refusing, *rights)
+    broker.allow("TOPIC", refusing, *RIGHTS)
     broker.configure(refusing, max_message_bytes="1000000")
     assert until(lambda: published(refusing)) == ["orders.1.1"]
     until(lambda: own.turn() and world.visible() == 0)

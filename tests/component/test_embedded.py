@@ -277,6 +277,10 @@ def test_to_select_is_enough_to_look(postgres_database):
         ("kafka://broker/t?outbox=mysql://db/shop", "option outbox: expected"),
         ("activemq://broker/q?outbox=sqlite:///a.db&password=x", "hold a password"),
         ("activemq://broker/q?outbox=sqlite:///a.db&acks=1", "unknown option 'acks'"),
+        (
+            "activemq://broker/q?outbox=sqlite:///a.db&oauth_cb=cloud:token",
+            "unknown option 'oauth_cb'",
+        ),
     ],
 )
 def test_a_wrong_address_is_one_line(wrong, says, tmp_path, monkeypatch):

@@ -233,6 +233,17 @@ def test_tombstones_need_a_key(key):
         KafkaRelay("broker:9092", topic="totals", key=key, tombstone="gone")
 
 
+def test_a_login_is_a_function_that_each_process_can_have() -> None:
+    """One of a module, or its name, which is imported where a client is made."""
+    settings: dict[str, Any] = {"oauth_cb": lambda _: ("", 0.0)}
+    with pytest.raises(ConfigurationError, match="cannot be pickled"):
+        KafkaRelay("127.0.0.1:1", topic="t", settings=settings)
+    for wrong in ("nowhere:token", "json:token", "json"):
+        relay = KafkaRelay("127.0.0.1:1", topic="t", settings={"oauth_cb": wrong})
+        with pytest.raises(ConfigurationError, match=f"{wrong} cannot be imported"):
+            relay.open()
+
+
 def test_a_block_with_a_tombstone_is_read_by_no_relay_of_before():
     """It cannot take it for a record without a value; others it reads as ever."""
     kept = Message("totals", "a", "{}", (("kind", "x"),)), Message("totals", "b", b"1")

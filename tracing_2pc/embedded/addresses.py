@@ -101,8 +101,12 @@ def _rows(database: str, options: Mapping[str, str]) -> ParticipantEngine:
 
 def _topic(scheme: str, base: str, pairs: Mapping[str, str]) -> Address:
     known = _OF_TOPICS if scheme == "kafka" else _OF_QUEUES
-    # Settings of librdkafka have a dot in their names, which it checks itself.
-    ours = {n: v for n, v in pairs.items() if scheme != "kafka" or "." not in n}
+    # Settings of librdkafka, which checks them, have a dot in their names, but for one.
+    ours = {
+        name: value
+        for name, value in pairs.items()
+        if scheme != "kafka" or not ("." in name or name == "oauth_cb")
+    }
     settings = {name: pairs[name] for name in pairs.keys() - ours.keys()}
     _check_known(ours.keys() - {*known}, known, libpq=False)
     servers, _, topic = base.partition("://")[2].partition("/")

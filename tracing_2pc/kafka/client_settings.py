@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -41,12 +43,27 @@ SECRETS: Final = frozenset(
     }
 )
 
+LOGIN: Final = "oauth_cb"
+"""The function that returns a token, or `module:function`, for a cloud's login."""
+
 _FILES: Final = ".location"
 """How settings end that name a file."""
 
 
-def check_references(settings: Mapping[str, str], secrets: frozenset[str]) -> None:
-    """Raise `ConfigurationError` if a secret is given, and no reference to it."""
+def check_references(settings: Mapping[str, Any], secrets: frozenset[str]) -> None:
+    """Raise `ConfigurationError` if a secret is given, and no reference to it.
+
+    So it is with a function that no other process can have: it cannot be pickled.
+    """
+    for name, value in settings.items():
+        if callable(value):
+            try:
+                pickle.dumps(value)
+            except Exception:  # noqa: BLE001 - the object's own
+                raise ConfigurationError(
+                    f"settings: {name}: this function cannot be pickled: give one of a "
+                    "module, or its name, module:function"
+                ) from None
     for name in sorted(secrets & settings.keys()):
         if not is_reference(settings[name]):
             raise ConfigurationError(
@@ -57,11 +74,30 @@ def check_references(settings: Mapping[str, str], secrets: frozenset[str]) -> No
 def with_secrets(
     settings: Mapping[str, Any], secrets: frozenset[str]
 ) -> dict[str, Any]:
-    """Return settings with what their references say, read in this process."""
-    return {
+    """Return settings with what their references say, read in this process.
+
+    Raises:
+        ConfigurationError: a secret is not there, or the function of `oauth_cb`.
+    """
+    read = {
         name: read_secret(value, name) if name in secrets else value
         for name, value in settings.items()
     }
+    if isinstance(login := read.get(LOGIN), str):
+        read[LOGIN] = _imported(login)
+    return read
+
+
+def _imported(reference: str) -> Any:
+    module, _, function = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except Exception as error:  # noqa: BLE001 - the module's own
+        raise ConfigurationError(
+            f"settings: {LOGIN}: {reference} cannot be imported "
+            f"({type(error).__name__}): write module:function, and have the module "
+            "where the relay runs"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -103,7 +103,8 @@ class KafkaRelay:
             compact, where nothing is deleted by them. Else it is refused: at a job's
             start, by the vote to abort of each prepare, and by `tracing-2pc check`.
         settings: of librdkafka, by its names, as for security. A secret is a
-            reference, `env:NAME` or `file:PATH`.
+            reference, `env:NAME` or `file:PATH`; `oauth_cb` is a function of a module,
+            or `module:function`, and is called in each process that connects.
         timeout: seconds that a call to the broker waits, at most.
         transaction_timeout: seconds after which the broker aborts the transaction of a
             relay that is gone; until then, or until another process takes over,
@@ -111,8 +112,8 @@ class KafkaRelay:
             broker's `transaction.max.timeout.ms`.
 
     Raises:
-        ConfigurationError: a setting that is the relay's, or a secret that is none, or
-            `tombstone` without `key`.
+        ConfigurationError: a setting that is the relay's, a secret that is no
+            reference, a function that cannot be pickled, or `tombstone` without `key`.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class KafkaRelay:
         tombstone: str | None = None,
         allow_uncompacted: bool = False,
         value: Encoding | None = None,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
         timeout: float = 10.0,
         transaction_timeout: float = 300.0,
     ) -> None:
