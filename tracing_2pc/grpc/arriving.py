@@ -10,11 +10,11 @@ from typing import Any
 
 
 class Arriving(io.RawIOBase):
-    """What a caller sends. No more than one message waits here to be read.
+    """A caller's messages. No more than one of them waits here to be read.
 
     gRPC's own iterator waits for ever, and nothing but the end of the call wakes it.
-    Here a thread waits in it, so that a read can be ended and still be answered. Who
-    has read enough calls `shutdown`; the thread ends with it, or with the call.
+    Here a thread waits in it, so that a read can be ended and still be answered. A
+    reader that has enough calls `shutdown`; the thread ends with it, or with the call.
     """
 
     def __init__(self, messages: Iterator[Any]) -> None:
@@ -34,11 +34,11 @@ class Arriving(io.RawIOBase):
         return message
 
     def begin(self, first: Any) -> None:
-        """Let a body begin with what the first message has of it."""
+        """Begin a body with the part in the first message."""
         self._left = memoryview(first.payload)
 
     def readable(self) -> bool:
-        """Say yes: `io.RawIOBase` asks."""
+        """Return True: `io.RawIOBase` asks."""
         return True
 
     def readinto(self, buffer: Any) -> int:

@@ -131,7 +131,7 @@ class GrpcParticipant(WireParticipant):
         return answer.status, answer.content_type, answer.document
 
     def _judge(self, error: grpc.RpcError, path: str) -> Answered:
-        """Return what a server's status is over HTTP, or say what is known without."""
+        """Return the answer as over HTTP, or raise `NoAnswerError` if there is none."""
         code, detail = error.code(), error.details() or ""
         if silence := _SILENCES.get(code):
             forget(self.url)
@@ -219,8 +219,8 @@ def _answered(status: int, document: str) -> Answered:
 def _metadata(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the headers that go beside the messages: the contract's and the trace's.
 
-    What metadata cannot hold is left out, as is what is too much for many servers:
-    that is a trace's, which changes no answer.
+    Values that metadata cannot hold are left out, as are those too large for many
+    servers: that is a trace's, which changes no answer.
     """
     metadata, room = [], _MOST_METADATA
     for name, value in headers.items():

@@ -55,7 +55,7 @@ def stub_of(url: str) -> Stub:
 
 
 def forget(url: str) -> None:
-    """Let the next request connect anew, at once.
+    """Let the next request connect again, at once.
 
     A channel that failed to connect waits before it tries again, longer each time; and
     one whose server was silent may have lost the way to it.

@@ -1,7 +1,7 @@
 """The messages of `participant.proto`, and the contract's answers as messages and back.
 
-Between the two halves an answer is what it is over HTTP: a status, and a JSON object.
-Nothing is lost of what a client judges: transaction, state, vote, rows, digest, reason.
+Between the two halves an answer is the same as over HTTP: a status, and a JSON object.
+It keeps all that a client judges: transaction, state, vote, rows, digest, reason.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Words:
         }
 
     def word(self, number: int) -> str | None:
-        """Return the word; None for what is unspecified, or of a newer release."""
+        """Return the word; None if it is unspecified, or of a newer release."""
         return self._words.get(number) if number else None
 
     def number(self, word: object) -> int:
@@ -85,7 +85,7 @@ _REFUSALS: Final = _Words("Refusal")
 def order_of(request: Any) -> dict[str, Any]:
     """Return a commit or rollback as the fields of the HTTP contract's.
 
-    A field of a newer release is kept by its number: what does not know it refuses it,
+    A field of a newer release is kept by its number: an older participant refuses it,
     except in a commit. A rollback that is understood in part would abort too much.
     """
     fields = {field.name: value for field, value in request.ListFields()}
@@ -141,7 +141,7 @@ def _common(status: int, item: Mapping[str, Any], participant: str) -> dict[str,
 def read_response(response: Any, participant: str) -> tuple[int, str]:
     """Return the answer to a prepare, as over HTTP.
 
-    A vote to commit says by itself that the branch is prepared.
+    A vote to commit implies that the branch is prepared.
     """
     vote = _VOTES.word(response.vote)
     fields = {"vote": vote, "rows": response.rows, "digest": response.digest}

@@ -113,10 +113,10 @@ def serve_grpc(
     key: str | None = None,
     threads: int = 8,
 ) -> None:
-    """Serve a participant by gRPC until SIGTERM; then answer what has begun.
+    """Serve a participant by gRPC until SIGTERM; then answer running requests.
 
-    It has five seconds for that. What is in `application.extensions["resource"]` is
-    closed at the end. The health service (grpc.health.v1) says SERVING while
+    They have five seconds. The resource in `application.extensions["resource"]` is
+    closed at the end. The health service (grpc.health.v1) reports SERVING while
     `/health/ready` is answered 200; reflection names the services.
 
     Args:
@@ -188,8 +188,9 @@ class GrpcServer:
                 tls = _credentials(certificate, key)
                 port = self._server.add_secure_port(f"{place}:{port}", tls)
         except RuntimeError:
-            why = f"--listen {listen}: cannot listen there"
-            raise ConfigurationError(why) from None
+            raise ConfigurationError(
+                f"--listen {listen}: cannot listen there"
+            ) from None
         self.url = f"{'grpc' if certificate is None else 'grpcs'}://{place}:{port}"
 
     def __enter__(self) -> GrpcServer:
@@ -238,8 +239,8 @@ class GrpcServer:
                 if first := self._strangers.message(arriving):
                     with self._strangers.place(context):
                         return answer(_Call(first, arriving, context, headers))
-            why = f"no message came within {seconds:g} s"
-            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
+            details = f"no message came within {seconds:g} s"
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, details)
         finally:
             arriving.shutdown()
 
@@ -287,8 +288,8 @@ class GrpcServer:
     def _ask(self, call: _Call) -> Any:
         method, path, content = call.first.method, call.first.path, call.first.body
         if not _ASKED.fullmatch(f"{method} {path}"):
-            why = "Ask answers no such route"
-            call.context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
+            details = "Ask answers no such route"
+            call.context.abort(grpc.StatusCode.INVALID_ARGUMENT, details)
         if content:
             call.headers["content-type"] = contract.JSON
         stream = io.BytesIO(content)
@@ -321,7 +322,7 @@ class GrpcServer:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """One call: its first message, what arrives after it, and what came beside them."""
+    """One call: its first message, the messages after it, and its headers."""
 
     first: Any
     body: Arriving
@@ -335,7 +336,7 @@ class _Call:
 
 
 class _Strangers:
-    """Calls without a known token: few at a time; who is silent makes room."""
+    """Calls without a known token: few at a time; a silent one makes room."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -360,8 +361,8 @@ class _Strangers:
     def place(self, context: Any) -> Iterator[None]:
         """Let one of a few be answered, and end the calls of others."""
         if not self._answered.acquire(blocking=False):
-            why = "too many calls without a known token: ask again"
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+            details = "too many calls without a known token: ask again"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
         try:
             yield
         finally:
@@ -404,6 +405,7 @@ def _credentials(certificate: str, key: str | None) -> grpc.ServerCredentials:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key, password="")
     except OSError as error:  # that of TLS is one, too
-        why = f"certificate {certificate}, key {key}: {error.strerror}"
-        raise ConfigurationError(why) from None
+        raise ConfigurationError(
+            f"certificate {certificate}, key {key}: {error.strerror}"
+        ) from None
     return grpc.ssl_server_credentials([pair])

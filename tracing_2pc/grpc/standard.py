@@ -1,4 +1,4 @@
-"""What every gRPC server is expected to answer, too: health and reflection."""
+"""The standard services of a gRPC server: health and reflection."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class _Reflection(reflection.ReflectionServicer):  # type: ignore[misc]
         self, request_iterator: Iterator[Any], context: Any
     ) -> Iterator[Any]:
         if not self._places.acquire(blocking=False):
-            why = "others ask for names now: ask again"
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+            details = "others ask for names now: ask again"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
         end = threading.Timer(_LONGEST, context.cancel)
         end.start()
         try:

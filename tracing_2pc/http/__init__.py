@@ -1,1 +1,1 @@
-"""The contract of participants in HTTP: its client, its server, and what they share."""
+"""The contract of participants in HTTP: client, server, and their common parts."""

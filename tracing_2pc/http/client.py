@@ -29,5 +29,7 @@ class HttpParticipant(WireParticipant):
     ) -> tuple[int, str, bytes]:
         pool = pool_of(self.url, self.timeout, os.getpid())
         path = urlsplit(self.url).path + path
-        status, found, content = ask(pool, method, path, body, headers, timeout, most)
-        return status, found.get("Content-Type", ""), content
+        status, answer_headers, content = ask(
+            pool, method, path, body, headers, timeout, most
+        )
+        return status, answer_headers.get("Content-Type", ""), content

@@ -63,7 +63,8 @@ def ask(
     """Send a request once; return status, headers and body.
 
     It has `timeout` seconds to connect, for each read, and for the answer's body in
-    all. What is over that, or over `most` bytes, is left unread if not `whole`.
+    all. If not `whole`, the part beyond that time, or beyond `most` bytes, is left
+    unread.
 
     Raises:
         NoAnswerError: no answer, or one that is too long or too slow.

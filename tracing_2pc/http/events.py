@@ -1,4 +1,4 @@
-"""A gateway's routes: events come in by HTTP, and 202 says that they are on disk."""
+"""A gateway's routes: events arrive by HTTP, and 202 means that they are on disk."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def events_blueprint(
     """Return the routes that let producers send events into an inbox.
 
     `POST /events` takes `{"id": …, "payload": …}`, a list of them, or one a line
-    (`application/x-ndjson`). 202 says that all of them are on disk; any other answer,
-    or none, that the producer sends the same again: an id is stored once. A request is
-    taken whole or not at all, and never fails another's.
+    (`application/x-ndjson`). 202 means that all of them are on disk; after any other
+    answer, or none, the producer sends the same again: an id is stored once. A request
+    is taken whole or not at all, and never fails another's.
 
     Args:
         inbox: where they are kept.
@@ -123,7 +123,7 @@ def _check_of(schema: Mapping[str, Any] | None) -> _Check:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """What a request may be."""
+    """The accepted form of a request."""
 
     max_body_bytes: int
     max_events: int
@@ -154,7 +154,7 @@ class _Events(Views):
                 stored = self.inbox.store(_producer(caller), new, self.also)
             except BusyError as error:
                 raise Problem(429, str(error), headers={"Retry-After": "1"}) from None
-            here.tpc_new = sum(one.is_new for one in stored)
+            here.tpc_new = sum(event.is_new for event in stored)
             set_status(step, ACCEPTED, error=False)
             return _answer(stored, is_one=is_one)
 
@@ -181,7 +181,7 @@ def _producer(caller: Caller) -> str:
 
 
 def _answer(stored: list[Stored], *, is_one: bool) -> Response:
-    """Say of each event where it is, and whether it was there before."""
+    """Answer with each event's position, and whether it was there before."""
     events = [{"id": s.id, "position": s.position, "new": s.is_new} for s in stored]
     text = json.dumps(events[0] if is_one else {"events": events})
     return Response(text, ACCEPTED, mimetype=JSON)
@@ -190,7 +190,7 @@ def _answer(stored: list[Stored], *, is_one: bool) -> Response:
 def _read(
     request: Request, form: _Form, carrier: Carrier
 ) -> tuple[bool, list[NewEvent]]:
-    """Read the events of a request, and say whether it is one by itself."""
+    """Return whether a request is a single event, and its events."""
     check_coding(request)
     length, limit, most = request.content_length, form.max_body_bytes, form.max_events
     if length is None:
@@ -237,7 +237,7 @@ def _lines(text: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _document(text: bytes) -> tuple[bool, Iterator[tuple[str, bytes]]]:
-    """Say whether it is one event, and cut a list into its events' own texts."""
+    """Return whether it is one event, and the text of each event of a list."""
     if not text.lstrip().startswith(b"["):
         return True, iter([("", text)])
     return False, _items(text)
@@ -284,27 +284,27 @@ def _members(text: str) -> Mapping[str, tuple[Any, str]]:
         content, at = _EXACT.raw_decode(text, first)
         if text[at:].strip(_SPACE) == "}":
             return {"id": (usual[1], ""), "payload": (content, text[first:at])}
-    found: dict[str, tuple[Any, str]] = {}
+    members: dict[str, tuple[Any, str]] = {}
     at = _skip(text, _past(text, 0, "{"))
     more = text[at] != "}"
     while more:
         name, at = _EXACT.raw_decode(text, at)
-        if not isinstance(name, str) or name in found:
+        if not isinstance(name, str) or name in members:
             raise ValueError
         first = _skip(text, _past(text, at, ":"))
         content, at = _EXACT.raw_decode(text, first)
-        found[name] = content, text[first:at]
+        members[name] = content, text[first:at]
         at = _skip(text, at)
         if more := text[at] == ",":
             at = _skip(text, at + 1)
     if text[_past(text, at, "}") :].strip(_SPACE):
         raise ValueError
-    return found
+    return members
 
 
 def _items(body: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield a list's items as they are written, each when it is asked for."""
-    number, why = 0, "it is not JSON"
+    number, problem = 0, "it is not JSON"
     try:
         text = body.decode()
         at = _skip(text, _past(text, 0, "["))
@@ -321,10 +321,10 @@ def _items(body: bytes) -> Iterator[tuple[str, bytes]]:
     except IndexError:
         pass  # the text ends too early
     except RecursionError:
-        why = "it is nested too deeply"
+        problem = "it is nested too deeply"
     except ValueError as error:
-        why = why_no_json(error)
-    raise Problem(400, f"event {number}: {why}" if number else why)
+        problem = why_no_json(error)
+    raise Problem(400, f"event {number}: {problem}" if number else problem)
 
 
 def _past(text: str, at: int, sign: str) -> int:

@@ -82,9 +82,9 @@ def read_prepare(
 
 
 def read_commit(request: Request) -> Order:
-    """Read the body of a commit: what a newer release adds is not read.
+    """Read the body of a commit; ignore the additions of a newer release.
 
-    Unless `requires` names it: then it changes what is asked for.
+    Unless `requires` names one: it then changes the request.
     """
     names = {"branches", "forgotten_through"}
     item, transaction = _control(request, names, ignores=True)
@@ -132,7 +132,7 @@ def read_abort(request: Request) -> Order:
 
 
 def read_resolve(request: Request) -> tuple[Order, Decision]:
-    """Read the body of a resolution by hand, and what it wants."""
+    """Read the body of a resolution by hand, and the outcome that it asks for."""
     item, transaction = _control(request, {"outcome", "reason"})
     reason = _line(item, "reason", "say why")
     outcome = _field("outcome", item.get("outcome"), Decision)

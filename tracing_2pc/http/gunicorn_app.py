@@ -29,8 +29,8 @@ class Gunicorn(Application):  # type: ignore[misc]
     def load_config(self) -> None:
         """Read all settings, at the start and at a reload."""
         self.load_config_from_file("python:tracing_2pc.http.gunicorn_conf")
-        told = self.cfg.parser().parse_args(self.cfg.get_cmd_args_from_env())
-        for name, value in {**vars(told), **self._settings}.items():
+        arguments = self.cfg.parser().parse_args(self.cfg.get_cmd_args_from_env())
+        for name, value in {**vars(arguments), **self._settings}.items():
             if name in self.cfg.settings and value is not None:
                 self.cfg.set(name, value)
         self.chdir()
@@ -43,7 +43,7 @@ class Gunicorn(Application):  # type: ignore[misc]
             sys.exit(end.exit_status)
 
     def load(self) -> Flask:
-        """Make the application; what is wrong with it ends gunicorn, in one line."""
+        """Make the application; an error in it ends gunicorn, with one line."""
         try:
             return self._make()
         except ConfigurationError as error:

@@ -2,9 +2,9 @@
 
     gunicorn -c python:tracing_2pc.http.gunicorn_conf ledger:app -b 127.0.0.1:8081
 
-`WEB_CONCURRENCY` says how many workers there are; two by default. No application is
-loaded before the fork: a reload (SIGHUP) reads everything anew. At SIGTERM requests
-under way have five seconds; then what is in `app.extensions["resource"]` is closed.
+`WEB_CONCURRENCY` is the number of workers, two by default. No application is loaded
+before the fork: a reload (SIGHUP) reads everything again. At SIGTERM running requests
+have five seconds; then the resource in `app.extensions["resource"]` is closed.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def serve_metrics(
 ) -> Iterator[int]:
     """Serve from threads of their own; yield the port, which may be given as 0.
 
-    `gate` says who may read `/metrics`; health needs no token. `ready` says whether the
-    last sweep is young enough.
+    `gate` decides who may read `/metrics`; health needs no token. `ready` returns
+    whether the last sweep is recent enough.
     """
 
     class Handler(_Handler):

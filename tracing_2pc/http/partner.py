@@ -54,12 +54,12 @@ _LONGEST_READ: Final = 16 << 20
 
 
 class _Answer(NamedTuple):
-    """What came back."""
+    """The partner's answer."""
 
     status: int  # 0 for nothing
     headers: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
-    why: str = ""  # it is no success; names the origin
+    failure: str = ""  # of no success; names the origin
     secrets: tuple[str, ...] = ()  # sent, and nobody may see them, if it repeats them
 
     @property
@@ -78,18 +78,17 @@ class HttpPartner:
     """A partner's HTTP API: each record is a request to it, by default a JSON POST.
 
     Refused is a request by 400, 413 or 422, which are about the record; 2xx takes it.
-    All else is *not now*: an expired token or a wrong address cost time, and no
-    request. `Retry-After` is obeyed. No redirects: a redirected POST is a GET.
+    Any other answer is *not now*: an expired token or a wrong address costs time, and
+    no request. `Retry-After` is obeyed. No redirects: a redirected POST is a GET.
 
-    `request` says what is sent for a record instead. It is asked at prepare, and what
-    it returns is stored: where it raises, the branch votes abort. With `bulk`
-    neighbours of one branch whose requests differ in the body only are one request,
-    with their bodies one after another. `statuses` reads from its answer what became
-    of each. A bulk that is refused as a whole is sent again record by record, one that
-    is not taken in halves. Keep `statuses` as long as such records wait: without it 2xx
-    is for all of a bulk. A record may be sent again in another bulk, of another key:
-    the partner must know by the record itself, as by its key and version, that it has
-    it.
+    `request` makes another request of a record. It is called at prepare, and its result
+    is stored: if it raises, the branch votes abort. With `bulk` neighbours of one
+    branch whose requests differ in the body only are one request, with their bodies one
+    after another. `statuses` reads the status of each from the answer. A bulk that is
+    refused as a whole is sent again record by record, one that is not taken in halves.
+    Keep `statuses` as long as such records wait: without it 2xx is for all of a bulk. A
+    record may be sent again in another bulk, of another key: the partner must recognise
+    a record by its content, such as its key and version.
 
     Args:
         url: that each record is posted to.
@@ -104,8 +103,8 @@ class HttpPartner:
         bulk: records in a request, at most; above 1 needs `request` and `statuses`.
         statuses: given the status and body of the partner's answer, returns a status
             for each record of the request, in order; None if the answer's own is for
-            all. What it raises is no answer, or the answer's own status if that is no
-            success.
+            all. An exception counts as no answer, or as the answer's own status if that
+            is no success.
 
     Raises:
         ConfigurationError: a URL that cannot be used or holds a password; a bulk that
@@ -160,8 +159,8 @@ class HttpPartner:
             detail = f"the partner refuses these records ({status})"
             raise RefusalError(Refusal.CONFLICT, detail, state="unknown", column="")
         if status // 100 != 2:
-            said = f"answered {status}" if status else "did not answer"
-            detail = f"the partner's check {said}: neither yes nor no: ask again"
+            outcome = f"answered {status}" if status else "did not answer"
+            detail = f"the partner's check {outcome}: neither yes nor no: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail)
 
     def send(self, requests: Sequence[Request]) -> list[PartnerAnswer]:
@@ -173,8 +172,8 @@ class HttpPartner:
         try:
             sent, *others = [partner_request_of(request.body) for request in requests]
         except ValueError:
-            why = "not sent: what is stored of it is no request"
-            return [PartnerAnswer(0, is_refused=True, why=why)]  # it never can be
+            failure = "not sent: what is stored of it is no request"
+            return [PartnerAnswer(0, is_refused=True, why=failure)]  # it never can be
         body = "".join([sent.body, *(other.body for other in others)])
         about = {
             "tpc.transaction.id": str(request.transaction),
@@ -195,10 +194,10 @@ class HttpPartner:
             if (status := answer.status) // 100 != 2:
                 step.set("error.type", str(status or "no answer"))
         statuses = statuses_of(self._statuses, status, answer.body, len(requests))
-        after, why = _retry_after(answer.headers), answer.why
-        said = "" if all(s // 100 == 2 for s in statuses) else answer.text
+        after, failure = _retry_after(answer.headers), answer.failure
+        excerpt = "" if all(s // 100 == 2 for s in statuses) else answer.text
         return [
-            PartnerAnswer(s, s // 100 == 2, s in _REFUSALS, after, why, said)
+            PartnerAnswer(s, s // 100 == 2, s in _REFUSALS, after, failure, excerpt)
             for s in statuses
         ]
 
@@ -237,24 +236,26 @@ class HttpPartner:
             most = _LONGEST_READ if whole else _LONGEST_ANSWER
             rest = (body.encode(), headers, self.longest, most)
             try:
-                status, found, answer = ask(pool, method, path, *rest, whole=whole)
+                status, answer_headers, answer = ask(
+                    pool, method, path, *rest, whole=whole
+                )
             except NoAnswerError as error:
                 step.set("error.type", error.detail)
-                return _Answer(0, why=_why_silent(error, origin, self.longest))
+                return _Answer(0, failure=_why_silent(error, origin, self.longest))
             set_status(step, status, error=status >= 400)
-        why = "" if status // 100 == 2 else f"{origin} answered {status}"
-        return _Answer(status, found, answer, why, tuple(secrets))
+        failure = "" if status // 100 == 2 else f"{origin} answered {status}"
+        return _Answer(status, answer_headers, answer, failure, tuple(secrets))
 
 
 def _why_silent(error: NoAnswerError, origin: str, timeout: float) -> str:
-    """Say why there was no answer; of the address no more than the origin."""
+    """Explain why no answer came; of the address only the origin is named."""
     if error.silence is Silence.NOT_SENT:
         return f"nothing listens at {origin}"
     return f"no whole answer from {origin} within {timeout:.3g} s ({error.detail})"
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that `Retry-After` says, or until its date; 0 without one."""
+    """Return the seconds of `Retry-After`, or until its date; 0 without one."""
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():
         return float(text)  # infinite, if it has so many digits
@@ -265,7 +266,7 @@ def _retry_after(headers: Mapping[str, str]) -> float:
 
 
 def _target(place: urllib3.util.Url, below: str) -> str:
-    """Return what is asked for: what was made of data stays as it is, and is not read.
+    """Return the request target; a path that was made of data is not parsed.
 
     A parser would resolve `..` in it.
     """

@@ -44,20 +44,20 @@ class _Exact(Decimal):
 
 
 def payload_check(schema: Mapping[str, Any]) -> Callable[[str], None]:
-    """Return what raises `MalformedError` for a payload that does not fit, in one line.
+    """Return a check that raises `MalformedError`, in one line, for a wrong payload.
 
     A payload is JSON that was read strictly before. Numbers are compared as written:
     readers get all digits, of which a double would lose some.
 
     Raises:
-        ConfigurationError: it is no JSON Schema, refers to what is not in it, or to
-            itself only.
+        ConfigurationError: it is no JSON Schema, refers to a missing part, or to itself
+            only.
     """
     try:
         validator = _validator(json.dumps(schema))
         next(validator.iter_errors(None), None)
     except SchemaError as error:
-        raise ConfigurationError(f"schema: {_told('', error)}") from None
+        raise ConfigurationError(f"schema: {_describe('', error)}") from None
     except RecursionError:
         raise ConfigurationError("schema: it refers to itself without end") from None
     except (TypeError, ValueError) as error:
@@ -65,13 +65,13 @@ def payload_check(schema: Mapping[str, Any]) -> Callable[[str], None]:
 
     def check(payload: str) -> None:
         try:
-            found = validator.iter_errors(json.loads(payload, parse_float=_Exact))
-            first = itertools.islice(found, 1)
+            errors = validator.iter_errors(json.loads(payload, parse_float=_Exact))
+            first = itertools.islice(errors, 1)
             error = best_match(first)  # of a choice, what came nearest
         except RecursionError:
             raise MalformedError("payload: it is nested too deeply") from None
         if error is not None:
-            raise MalformedError(_told("payload", error))
+            raise MalformedError(_describe("payload", error))
 
     return check
 
@@ -111,10 +111,10 @@ def _look_up(
     for name in _REFERENCES:
         if name in schema:
             try:
-                found = resolver.lookup(str(schema[name]))
+                resolved = resolver.lookup(str(schema[name]))
             except Unresolvable:
                 raise ValueError(f"{name} {schema[name]!r} is not in it") from None
-            _look_up(found.resolver, make(found.contents), make, seen)
+            _look_up(resolved.resolver, make(resolved.contents), make, seen)
     for part in resource.subresources():
         _look_up(resolver.in_subresource(part), part, make, seen)
 
@@ -151,9 +151,9 @@ def _whole_and_power(number: Any) -> tuple[int, int]:
     return int(text), int(power) + len(digits) - len(text)
 
 
-def _told(what: str, error: Any) -> str:
-    where, why = what + error.json_path[1:], error.message
-    text = f"{_cut(where, _WHERE)}: {_cut(why, _WHY)}".removeprefix(": ")
+def _describe(field: str, error: Any) -> str:
+    where, message = field + error.json_path[1:], error.message
+    text = f"{_cut(where, _WHERE)}: {_cut(message, _WHY)}".removeprefix(": ")
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -56,16 +56,16 @@ def participant_blueprint(
     request. No connection and no thread is left for a fork to share.
 
     Args:
-        resource: what holds the data: `TaggedRows`, `Outbox`, or one of your own.
+        resource: the store of the data: `TaggedRows`, `Outbox`, or one of your own.
         tokens: path of the tokens file (see `auth`); by default the setting
             `tokens_file`, which `TPC_TOKENS_FILE` sets.
         insecure: answer every process of this machine, and no other, without tokens:
-            for a first try. What a proxy has passed on or a page in a browser sends is
+            for a first try. Requests from a proxy or from a page in a browser are
             refused, and so is a `Host` that is no loopback name.
         max_prepare_bytes: larger bodies of a prepare are refused before they are read.
-        trust_inbound: go on with the trace that a request brings. False where
-            strangers can ask: a request then begins a trace of its own, linked to
-            theirs, and that is the one that a branch is kept and sent on with.
+        trust_inbound: go on with the trace that a request brings. False where strangers
+            can ask: a request then begins a trace of its own, linked to theirs, and a
+            branch is kept and sent on with the new one.
         name: of the blueprint and, in traces, of this participant.
 
     Raises:
@@ -198,7 +198,7 @@ class _Routes(Views):
 
 
 def _start_with_run(app: Any) -> None:
-    """Let `app.run` start what runs in the background; other servers are told to."""
+    """Let `app.run` start the background work; other servers start it themselves."""
     run = app.run
 
     @functools.wraps(run)

@@ -1,4 +1,4 @@
-"""What `server.py` and `events.py` share: who is admitted, the span, the answer."""
+"""Common parts of `server.py` and `events.py`: admission, the span, the answer."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def open_or_warn(make_tables: Callable[[], object], of: str) -> None:
     try:
         make_tables()
     except sa.exc.OperationalError as error:
-        why = describe_error(error)
-        logger.warning("the %s's database does not answer yet: %s", of, why)
+        cause = describe_error(error)
+        logger.warning("the %s's database does not answer yet: %s", of, cause)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Views:
     )
 
     def made(self) -> Blueprint:
-        """Return a blueprint with what every service answers, and what is measured."""
+        """Return a blueprint with the routes of every service, and its metrics."""
         made = Blueprint(self.name, __name__)
         get = partial(made.get, provide_automatic_options=False)
         get("/health/live")(self.live)
@@ -104,11 +104,11 @@ class Views:
         return made
 
     def ready(self) -> Response:
-        """Say that requests can be served now, or raise."""
+        """Answer that requests can be served now, or raise."""
         raise NotImplementedError
 
     def live(self) -> Response:
-        """Say that this process answers."""
+        """Answer that this process is alive."""
         return jsonify(status="live")
 
     def metrics(self) -> Response:
@@ -125,14 +125,14 @@ class Views:
         here.tpc_since = time.monotonic()
 
     def export(self) -> None:
-        """Start this process's exporters, under the name of what it serves."""
+        """Start this process's exporters, under the name of its service."""
         if self.started.get("in") != _in_force():  # else nobody looks for what to start
             lifecycle.start(self.name)
             instruments.start(self.name, scraped=True)
             self.started["in"] = _in_force()
 
     def finish(self, response: Response) -> Response:
-        """End a request, whatever was answered."""
+        """End a request, with any answer."""
         return self.record(drain(response))
 
     def record(self, response: Response) -> Response:

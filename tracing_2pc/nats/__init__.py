@@ -1,4 +1,4 @@
-"""Participants at a NATS server: the transport of `nats://`, and what serves one."""
+"""Participants at a NATS server: the transport of `nats://`, client and server."""
 
 from __future__ import annotations
 

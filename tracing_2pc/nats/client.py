@@ -79,18 +79,18 @@ class NatsParticipant(WireParticipant):
 
     def identity(self) -> Identity:
         """Also raises `ConfigurationError` where two databases answer to the name."""
-        if why := self._two_databases():
-            raise ConfigurationError(f"participant {self.name!r}: {why}")
+        if conflict := self._two_databases():
+            raise ConfigurationError(f"participant {self.name!r}: {conflict}")
         return super().identity()
 
     def describe(self) -> ParticipantDescription:
         description = super().describe()
-        if description.unreachable is None and (why := self._two_databases()):
-            return dataclasses.replace(description, unready=why)
+        if description.unreachable is None and (conflict := self._two_databases()):
+            return dataclasses.replace(description, unready=conflict)
         return description
 
     def _standing_headers(self) -> dict[str, str]:
-        """Raise without a token: whoever listens could answer, and acknowledge."""
+        """Raise without a token: any subscriber could answer, and acknowledge."""
         if not self.token:
             raise ConfigurationError(
                 f"participant {self.name!r}: nothing was sent to {self.url}: without a "
@@ -99,7 +99,7 @@ class NatsParticipant(WireParticipant):
         return super()._standing_headers()
 
     def _two_databases(self) -> str | None:
-        """Ask many times which journal answers; say so if it is not always one."""
+        """Ask many times which journal answers; return a message if it varies."""
         try:
             token = self._standing_headers()["Authorization"]
         except ConfigurationError:
@@ -135,13 +135,13 @@ class _Exchange:
             if self._key is not None:
                 known = _journals.setdefault(self._place.url, offer["journal"])
                 if known != offer["journal"]:
-                    why = _two(self._place.url, {known, offer["journal"]})
-                    return _refused(Refusal.MISDIRECTED, why)
+                    detail = _two(self._place.url, {known, offer["journal"]})
+                    return _refused(Refusal.MISDIRECTED, detail)
             try:
                 return await self._send(link, talk, offer, head, body)
             except NobodyError:
-                why = "the instance that had begun is gone"
-                raise NoAnswerError(Silence.CUT, why) from None
+                detail = "the instance that had begun is gone"
+                raise NoAnswerError(Silence.CUT, detail) from None
 
     async def ask_journals(self) -> set[str]:
         """Return the journals of all instances that answer now, as far as one sees."""
@@ -160,8 +160,8 @@ class _Exchange:
         try:
             return await LOOP.link(self._place, self._credentials, self._timeout)
         except asyncio.TimeoutError as error:
-            why = "the NATS server does not answer"
-            raise NoAnswerError(Silence.LATE, why) from error
+            detail = "the NATS server does not answer"
+            raise NoAnswerError(Silence.LATE, detail) from error
         except (OSError, errors.Error) as error:
             raise NoAnswerError(Silence.NOT_SENT, type(error).__name__) from error
 
@@ -180,8 +180,8 @@ class _Exchange:
             try:
                 seal, offer, _ = await talk.read(sealed, bare, until=until)
             except NobodyError:
-                why = f"nobody reads {self._place.subject}"
-                raise NoAnswerError(Silence.NOT_SENT, why) from None
+                detail = f"nobody reads {self._place.subject}"
+                raise NoAnswerError(Silence.NOT_SENT, detail) from None
             # Who does not know our token cannot seal. That is a refusal, and all that
             # may be believed without a seal: nothing takes it for an acknowledgement.
             if frames.fits(offer, status=int, type=str, text=str):
@@ -275,7 +275,7 @@ class _Reader:
 async def _pieces(body: Any, length: int, size: int) -> AsyncIterator[bytes]:
     """Yield a body in pieces, at least one; a stream is read beside the loop.
 
-    An empty one says that a stream was shorter than it had promised.
+    An empty piece marks a stream that was shorter than its announced length.
     """
     if not hasattr(body, "read"):
         whole = body or b""

@@ -66,7 +66,7 @@ class Place:
 
     @property
     def subject(self) -> str:
-        """Where all instances of it are asked; what is below it, one of them reads."""
+        """Subject that all instances read; each subject below it has one reader."""
         return f"tpc.v1.{self.name}"
 
     @property
@@ -76,16 +76,16 @@ class Place:
 
     @property
     def server(self) -> str:
-        """The NATS server, as its client is told it."""
+        """The NATS server's URL, for nats-py."""
         parts = urlsplit(self.url)
         host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
         return f"{'tls' if self.by_tls else 'nats'}://{host}:{parts.port or PORT}"
 
 
 class _Client(Client):
-    """Tells its end also where a reset connection still had bytes to send.
+    """Reports its end also if a reset connection still had bytes to send.
 
-    nats-py fails then in the middle of its closing: nobody is told, nothing is freed.
+    nats-py then fails in the middle of closing: no callback runs, nothing is freed.
     """
 
     async def _close(self, *how: Any, **options: Any) -> None:
@@ -105,16 +105,17 @@ async def connect(
     closed: Callable[[], Awaitable[None]],
     trouble: Callable[[Exception], Awaitable[None]],
 ) -> Client:
-    """Connect once. What is sent on a connection goes with it or not at all.
+    """Connect once. A message is sent on this connection or not at all.
 
-    A connection of nats-py that reconnects would send later what a caller has given up.
+    A reconnecting connection of nats-py would later send messages that a caller has
+    given up.
 
     Args:
-        place: of which the server is meant.
+        place: its server is connected to.
         credentials: reference to `user:password`, or to a token of the NATS server.
         timeout: seconds to connect.
         closed: called once, when the connection has ended.
-        trouble: told what the NATS server complains of.
+        trouble: called with each error that the NATS server reports.
 
     Raises:
         NotAdmittedError: the NATS server refuses us.
@@ -150,8 +151,9 @@ async def connect(
             cure = f"set {CREDENTIALS} to a reference to its user:password, or token"
             raise NotAdmittedError(f"the NATS server refuses us: {cure}") from None
         if isinstance(error, ssl.SSLError):
-            why = error.reason or type(error).__name__
-            raise NotAdmittedError(f"no TLS with the NATS server: {why}") from None
+            raise NotAdmittedError(
+                f"no TLS with the NATS server: {error.reason or type(error).__name__}"
+            ) from None
         raise
     return connection
 

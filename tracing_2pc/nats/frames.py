@@ -1,8 +1,8 @@
-"""What goes over NATS: frames, each of them a line of JSON and then bytes, with a MAC.
+"""Messages on NATS: frames, each a line of JSON and then bytes, with a MAC.
 
-Whoever may subscribe to a subject sees what is sent to it, and may answer. So a token
-is never sent: both sides make a key of its digest, and each frame carries an HMAC by
-it, over its content and the exchange that it belongs to.
+Any client that may subscribe to a subject sees its messages, and may answer. So a token
+is never sent: both sides derive a key from its digest, and each frame carries an HMAC
+by it, over its content and the exchange that it belongs to.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def name_of(key: bytes) -> str:
 
 
 def fits(head: Mapping[str, Any], **form: type) -> bool:
-    """Say whether a head has these members, of these types; none is a boolean."""
+    """Check that a head has these members, of these types; none is a boolean."""
     return all(type(head.get(name)) is kind for name, kind in form.items())
 
 
@@ -94,10 +94,10 @@ def seal_of_offer(key: bytes | None, nonce: str) -> Seal:
 
 
 def seal_of_request(key: bytes | None, nonce: str, challenge: str) -> Seal:
-    """Return the seal of what a client sends."""
+    """Return the seal of a client's frames."""
     return Seal(key, f"request {nonce} {challenge}")
 
 
 def seal_of_answer(key: bytes | None, nonce: str, challenge: str) -> Seal:
-    """Return the seal of what a participant answers."""
+    """Return the seal of a participant's frames."""
     return Seal(key, f"answer {nonce} {challenge}")

@@ -31,11 +31,11 @@ _NOBODY: Final = "503"
 
 
 class NobodyError(Exception):
-    """Nobody reads the subject that was asked: so nobody has read what was sent."""
+    """The subject has no subscriber, so the message was not received."""
 
 
 class Link:
-    """A connection, until it fails; then whoever waits for it is told at once."""
+    """A connection, until it fails; a failure ends every wait on it at once."""
 
     def __init__(self) -> None:
         self._prefix = f"_INBOX.{secrets.token_hex(12)}"
@@ -63,10 +63,10 @@ class Link:
         await hang_up(self._connection)
 
     def retire(self) -> None:
-        """Let what begins from now on have another link: this one may be dead.
+        """Give new exchanges another link: this one may be dead.
 
-        Over a connection that is cut without a word nothing comes, as from a slow
-        participant. Who waits on it goes on waiting; with the last of them it ends.
+        A connection that was cut silently looks like a slow participant. Exchanges that
+        wait on it keep waiting; it is closed with the last of them.
         """
         self.is_open = False
 
@@ -112,7 +112,7 @@ class Link:
 
 
 class Talk:
-    """What comes to one inbox, for one exchange."""
+    """The frames that arrive at one inbox, for one exchange."""
 
     def __init__(self, link: Link, inbox: str) -> None:
         self._link = link
@@ -122,13 +122,14 @@ class Talk:
         self.forged = 0
 
     async def read(self, *seals: Seal, until: float) -> tuple[Seal, Any, bytes]:
-        """Return the next frame that fits a seal: which one, its head, its data.
+        """Return the next frame that fits a seal: the seal, its head, its data.
 
-        What fits none is counted, and dropped.
+        A frame that fits none is counted, and dropped.
 
         Raises:
-            NobodyError: nobody was there.
-            NoAnswerError: the connection has ended, or the loop's clock says `until`.
+            NobodyError: the subject has no subscriber.
+            NoAnswerError: the connection has ended, or `until` has come by the loop's
+                clock.
         """
         while True:
             message = await self._next(until)
@@ -159,7 +160,7 @@ class Talk:
         return message
 
     def _describe(self) -> str:
-        """Say what is known of a silence."""
+        """Explain why no answer came."""
         if self.forged:
             return f"{self.forged} forged answers came: somebody else reads its subject"
         return self._link.complaint or "it is slow, or gone"
@@ -194,7 +195,7 @@ class _Loop:
             raise
 
     async def link(self, place: Place, credentials: str | None, timeout: float) -> Link:
-        """Return the link to a server; whoever comes first connects."""
+        """Return the link to a server; the first caller connects."""
         key = place.server, credentials
         task = self._links.get(key)
         if task is None or (task.done() and not _is_open(task)):
@@ -203,7 +204,7 @@ class _Loop:
         return await asyncio.shield(task)
 
     def close(self) -> None:
-        """Hang up everywhere, and end the thread: for who is done with all of it."""
+        """Close all connections, and end the thread."""
         with self._lock:
             loop, links = self._loop, self._links
             self._loop, self._links = None, {}

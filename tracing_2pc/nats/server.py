@@ -75,9 +75,9 @@ logger = logging.getLogger(__name__)
 
 
 def serve_nats(application: Any, url: str, *, threads: int = 8) -> None:
-    """Serve a participant over NATS until SIGTERM; then answer what has begun.
+    """Serve a participant over NATS until SIGTERM; then answer running requests.
 
-    It has five seconds for that. What is in `application.extensions["resource"]` is
+    They have five seconds. The resource in `application.extensions["resource"]` is
     closed at the end. Arguments and errors are those of `NatsServer`.
     """
     ended = threading.Event()
@@ -93,10 +93,10 @@ def serve_nats(application: Any, url: str, *, threads: int = 8) -> None:
 class NatsServer:
     """One instance of a participant: any number of them may run, on one database.
 
-    It serves as a context. It connects again for as long as that lasts; at its end what
-    has begun is answered, if that takes no more than `GRACE`. What was cut off with a
-    connection is sent again by its client, as over HTTP. An upload that was cut is
-    never prepared.
+    It serves as a context. It connects again for as long as that lasts; at its end
+    running requests are answered, if that takes no more than `GRACE`. A request that
+    was cut off with a connection is sent again by its client, as over HTTP. An upload
+    that was cut is never prepared.
 
     Args:
         application: a Flask application with a `participant_blueprint`, with tokens.
@@ -105,15 +105,15 @@ class NatsServer:
 
     Raises:
         ConfigurationError: a URL that is none, credentials that cannot be read, an
-            application without a participant, or one that was told `insecure=True`:
-            NATS does not show where a caller is.
+            application without a participant, or one with `insecure=True`: NATS does
+            not show where a caller is.
     """
 
     def __init__(self, application: Any, url: str, *, threads: int = 8) -> None:
         self._place = Place(url.rstrip("/"))
         self._application = application
-        found: Any = getattr(application, "extensions", {}).get(PARTICIPANT)
-        self._participant = found
+        participant: Any = getattr(application, "extensions", {}).get(PARTICIPANT)
+        self._participant = participant
         if self._participant is None:
             raise ConfigurationError("give a Flask application with a participant")
         gate = self._participant.gate
@@ -166,8 +166,8 @@ class NatsServer:
             closed = asyncio.Event()
             try:
                 connection = await self._connect(closed)
-            except Exception as why:  # noqa: BLE001 - whatever it is, it is tried again
-                self._complain_once(f"{type(why).__name__}: {why}")
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                self._complain_once(f"{type(error).__name__}: {error}")
                 await asyncio.wait({stopped}, timeout=_AGAIN)
                 continue
             ended: asyncio.Future[Any] = asyncio.ensure_future(closed.wait())
@@ -206,10 +206,10 @@ class NatsServer:
         self._complaint = ""
         return connection
 
-    def _complain_once(self, why: str) -> None:
-        if why != self._complaint:
-            self._complaint = why
-            logger.warning("not served: url=%s: %s", self._place.url, why)
+    def _complain_once(self, complaint: str) -> None:
+        if complaint != self._complaint:
+            self._complaint = complaint
+            logger.warning("not served: url=%s: %s", self._place.url, complaint)
 
     async def _finish(self, connection: Client) -> None:
         """Take no more questions; answer what has begun."""
@@ -281,7 +281,7 @@ class NatsServer:
         asked.add_done_callback(lambda _: asyncio.ensure_future(promise()))
 
     def _drop_stranger(self) -> bool:
-        """Forget an offer to a caller without a token; say whether there was one."""
+        """Forget an offer to a caller without a token; return whether there was one."""
         for word, exchange in self._exchanges.items():
             if exchange.digest is None and not exchange.begun:
                 del self._exchanges[word]
@@ -390,7 +390,7 @@ class NatsServer:
 
 
 class _Request(NamedTuple):
-    """What the head of a request's first frame says."""
+    """The head of a request's first frame."""
 
     method: str
     path: str
@@ -399,7 +399,7 @@ class _Request(NamedTuple):
 
 
 class _Exchange:
-    """What is known of a request, from the offer to its answer."""
+    """The state of a request, from the offer to its answer."""
 
     def __init__(
         self,

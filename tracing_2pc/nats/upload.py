@@ -1,4 +1,4 @@
-"""A request's body, on its way from the loop, where it arrives, to who reads it."""
+"""A request's body, on its way from the event loop to the thread that reads it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Upload:
-    """A body that is read by one thread; what is not read yet is bounded.
+    """A body that is read by one thread; the unread part is bounded.
 
     Its client sends no more than a window of frames before the first of them was read.
     One that does is cut off.

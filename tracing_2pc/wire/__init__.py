@@ -1,4 +1,4 @@
-"""What a participant is asked and answers, by whichever transport.
+"""A participant's requests and answers, in any transport.
 
-What belongs here is shared by transports, and opens no connection.
+Modules here are shared by transports, and open no connection.
 """

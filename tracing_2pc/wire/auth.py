@@ -43,9 +43,10 @@ def identify(
     peer: str | None,
     digest: bytes | None = None,
 ) -> Caller:
-    """Return the caller of a request, whatever it asks for.
+    """Return the caller of a request of any kind.
 
-    `digest` is of a token that its transport has had proven, and that was not sent.
+    `digest` is of a token that was not sent: the transport has verified that the caller
+    holds it.
 
     Raises:
         Problem: as `admit`.
@@ -74,7 +75,7 @@ def identify(
 
 
 def is_forwarded(headers: Iterable[str]) -> bool:
-    """Say whether a proxy has passed a request on, by the names of its headers."""
+    """Return whether a proxy has passed a request on, by its headers' names."""
     return any(
         name in {"forwarded", "via", "x-real-ip"} or name.startswith("x-forwarded-")
         for name in map(str.lower, headers)
@@ -82,6 +83,6 @@ def is_forwarded(headers: Iterable[str]) -> bool:
 
 
 def _is_of_a_page(headers: Mapping[str, str]) -> bool:
-    """Say whether a page of another site may have sent it, by whatever name."""
+    """Return whether a page of another site may have sent it, by any name."""
     host = headers.get("host")
     return "origin" in headers or not (host is None or is_loopback_name(host))

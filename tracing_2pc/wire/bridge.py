@@ -1,7 +1,7 @@
 """A participant's routes, asked by another road than HTTP.
 
-What arrives by another transport is handed to the same WSGI application that a web
-server serves: forms, tokens, limits, problem documents, spans and metrics are the same.
+A request by another transport is passed to the same WSGI application that a web server
+serves: forms, tokens, limits, problem documents, spans and metrics are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 
 
 class Answered(NamedTuple):
-    """What an application answered, read whole."""
+    """An application's answer, read whole."""
 
     status: int
     content_type: str
@@ -53,23 +53,23 @@ def ask_application(
     peer: str | None = None,
     digest: bytes | None = None,
 ) -> Answered:
-    """Hand one request to an application, and return what it answers.
+    """Pass one request to an application, and return its answer.
 
     Args:
         application: a Flask application, or any other.
         method: GET or POST.
         path: a route of the contract, with a query if there is one.
-        headers: of the request; which ones a road lets through is its own matter. One
+        headers: of the request; each transport chooses which ones it lets through. One
             with an underscore in its name is left out: it would take another's place.
         body: read by the application, in its time. Its reads must have limits: where
             it has a method `shutdown`, that is called when a read takes too long, from
             another thread, and must end it.
         length: bytes that the body has; fewer are a body that was cut.
-        scheme: of the road, as it stands in a span.
-        peer: the caller's address. None where it is not known: an application that was
-            told `insecure=True` then refuses it.
-        digest: SHA-256 of a token that the caller has proven to hold, where the road
-            sends none.
+        scheme: of the transport, as in a span.
+        peer: the caller's address. None where it is not known: an application with
+            `insecure=True` then refuses it.
+        digest: SHA-256 of a token that the caller has proven to hold, where the
+            transport sends none.
     """
     route, _, query = path.partition("?")
     environ: dict[str, Any] = {
@@ -101,10 +101,12 @@ def ask_application(
             key = key if key == "CONTENT_TYPE" else f"HTTP_{key}"
             environ[key] = _utf8(value).decode("latin-1")
     environ.pop("HTTP_CONTENT_LENGTH", None)  # what was counted here counts
-    found: list[tuple[str, list[tuple[str, str]]]] = []
+    started: list[tuple[str, list[tuple[str, str]]]] = []
 
-    def start(status: str, headers: list[tuple[str, str]], _why: Any = None) -> None:
-        found[:] = [(status, headers)]
+    def start(
+        status: str, headers: list[tuple[str, str]], _exc_info: Any = None
+    ) -> None:
+        started[:] = [(status, headers)]
 
     parts = application(environ, start)
     try:
@@ -112,7 +114,7 @@ def ask_application(
     finally:
         with contextlib.suppress(AttributeError):
             parts.close()  # type: ignore[attr-defined]
-    ((status, answered),) = found
+    ((status, answered),) = started
     kind = next((v for n, v in answered if n.lower() == "content-type"), "")
     return Answered(int(status.split()[0]), kind, answer)
 

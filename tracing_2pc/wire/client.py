@@ -57,7 +57,7 @@ and its answer is not kept, as a vote is."""
 class WireParticipant(abc.ABC):
     """A participant as its contract describes it. Picklable; opens nothing until used.
 
-    `RemoteParticipant` says what may be relied on, `open_participant` what is given.
+    `RemoteParticipant` has the promises, `open_participant` the arguments.
     """
 
     default_ports: ClassVar[Mapping[str, int]] = {}
@@ -195,8 +195,8 @@ class WireParticipant(abc.ABC):
             other = reading.read_committed(contract.read_object(answer))
             return Shown(ParticipantState(error.refusal), committed=other)
         except ValueError:
-            why = f" answered 200 to {answer.request} and does not say what it holds"
-            raise answer.request.error(ParticipantUnavailableError, why) from None
+            detail = f" answered 200 to {answer.request} and does not say what it holds"
+            raise answer.request.error(ParticipantUnavailableError, detail) from None
 
     def quarantined(
         self,
@@ -245,13 +245,15 @@ class WireParticipant(abc.ABC):
         try:
             ready = self._ask("GET", "/health/ready", None, {})
         except ParticipantUnavailableError as error:
-            why = str(error).removeprefix(f"participant {self.name!r}: ")
+            message = str(error).removeprefix(f"participant {self.name!r}: ")
             cause = error.__cause__
             never = (
                 isinstance(cause, NoAnswerError)
                 and cause.silence is Silence.NOT_OFFERED
             )
-            return dataclasses.replace(description, unreachable=why, answers=not never)
+            return dataclasses.replace(
+                description, unreachable=message, answers=not never
+            )
         unready = None
         if ready.status != OK:
             reason = contract.reason_of(ready)
@@ -346,18 +348,18 @@ class WireParticipant(abc.ABC):
         return self._ask("GET", route, None, headers, transaction, timeout, most)
 
     def _standing_headers(self) -> dict[str, str]:
-        """Return what goes with each request; the token is read anew each time."""
+        """Return the headers of each request; the token is read again each time."""
         headers = {
             contract.VERSION_HEADER: contract.VERSION,
             contract.PARTICIPANT_HEADER: self.name,
             "Accept": contract.JSON,
         }
         if self.token:
-            what = f"token of participant {self.name!r}"
-            token = read_secret(self.token, what)
+            purpose = f"token of participant {self.name!r}"
+            token = read_secret(self.token, purpose)
             if not token.isascii() or not token.isprintable() or " " in token:
                 raise ConfigurationError(
-                    f"{what}: {self.token} must hold one token, and no more"
+                    f"{purpose}: {self.token} must hold one token, and no more"
                 )
             headers["Authorization"] = f"Bearer {token}"
         return headers
@@ -381,11 +383,11 @@ class WireParticipant(abc.ABC):
         )
         timeout = self.timeout if timeout is None else timeout
         try:
-            found = self.exchange(method, route, body, headers, timeout, most)
+            exchanged = self.exchange(method, route, body, headers, timeout, most)
         except NoAnswerError as error:
-            why = f": {request.why_silent(error, timeout)}"
-            raise request.error(ParticipantUnavailableError, why) from error
-        return Answer(request, *found)
+            detail = f": {request.why_silent(error, timeout)}"
+            raise request.error(ParticipantUnavailableError, detail) from error
+        return Answer(request, *exchanged)
 
     @abc.abstractmethod
     def exchange(
@@ -399,14 +401,14 @@ class WireParticipant(abc.ABC):
     ) -> tuple[int, str, bytes]:
         """Send one request, once; return its answer's status, type and body.
 
-        A transport is a subclass that has this, and a server that hands what arrives to
+        A transport is a subclass with this method, and a server that passes requests to
         the participant's routes (`wire.bridge`).
 
         Args:
             method: GET or POST.
             path: the contract's route, with a query if there is one.
             body: bytes, or a stream that is read once and not held in memory whole; a
-                prepare's, of as many bytes as `Content-Length` says.
+                prepare's, of `Content-Length` bytes.
             headers: the contract's, and those of the caller's trace.
             timeout: seconds to connect, for each read, and for the answer in all.
             most: bytes of an answer that are read.
@@ -421,9 +423,9 @@ def _meaning(journal: str | None) -> dict[str, str]:
 
 
 def _no_vote(answer: Answer, rows: int, digest: str) -> str | None:
-    """Say why an answer is no vote for what was sent; None if it is one."""
-    if (why := contract.refusal_of_prepare(answer)) is not None:
-        return why
+    """Return why an answer is no vote for the rows sent; None if it is one."""
+    if (refusal := contract.refusal_of_prepare(answer)) is not None:
+        return refusal
     item = read_answer(answer, "prepared")
     if (item.get("rows"), item.get("digest")) != (rows, digest):
         other = f"other rows than the {rows} sent, or another digest"
@@ -433,15 +435,15 @@ def _no_vote(answer: Answer, rows: int, digest: str) -> str | None:
     return None
 
 
-def _read(answer: Answer, read: Callable[[object], T], what: str) -> T:
+def _read(answer: Answer, read: Callable[[object], T], content: str) -> T:
     """Read an answer that names no transaction."""
     request, status = answer.request, answer.status
     if status != OK:
-        why = f" answered {status} to {request}: {contract.reason_of(answer)}"
+        detail = f" answered {status} to {request}: {contract.reason_of(answer)}"
         refusal = refusal_of(status)
-        raise request.error(ParticipantUnavailableError, why, refusal)
+        raise request.error(ParticipantUnavailableError, detail, refusal)
     try:
         return read(contract.read_object(answer))
     except ValueError:
-        why = f" answered 200 without {what} to {request}"
-        raise request.error(ParticipantUnavailableError, why) from None
+        detail = f" answered 200 without {content} to {request}"
+        raise request.error(ParticipantUnavailableError, detail) from None

@@ -55,12 +55,12 @@ class Silence(Word):
 
 
 class NoAnswerError(Exception):
-    """What a transport raises where no whole answer came to one request.
+    """Raised by a transport: no whole answer came to one request.
 
-    Nobody was there, so that nothing was sent; or the connection ended; or the time was
-    over. Of these two nobody knows whether it happened. Or who is there does not offer
-    what was asked, and did nothing. `detail` is a word for the cause, such as the name
-    of the library's own error; of what is not offered, what that means.
+    `NOT_SENT`: could not connect, so nothing was sent. `CUT`, `LATE`: connection lost
+    or timed out; the request may have been executed. `NOT_OFFERED`: the server does not
+    offer this, and did nothing. `detail` is a word for the cause, such as the name of
+    the library's own error; for `NOT_OFFERED`, an explanation.
     """
 
     def __init__(self, silence: Silence, detail: str) -> None:
@@ -70,7 +70,7 @@ class NoAnswerError(Exception):
 
 
 class Request(NamedTuple):
-    """What was asked of which participant, as an error tells it."""
+    """A request to a participant, as an error describes it."""
 
     participant: str
     url: str
@@ -85,7 +85,7 @@ class Request(NamedTuple):
 
     @property
     def cure_of_address(self) -> str:
-        """What mends that something else, or nothing, answers there."""
+        """The cure if another server, or none, answers there."""
         return (
             f"start participant {self.participant!r} there, or mend its address in "
             "`participants`"
@@ -93,7 +93,7 @@ class Request(NamedTuple):
 
     @property
     def cure_of_token(self) -> str:
-        """What mends that the participant does not take our token."""
+        """The cure if the participant does not accept our token."""
         kind, _, place = (self.token or "").partition(":")
         if kind == "env":
             return f"set {place} to a token of its tokens file"
@@ -102,16 +102,16 @@ class Request(NamedTuple):
         return "it wants a token, and none is configured: set `token`"
 
     def why_silent(self, error: NoAnswerError, timeout: float) -> str:
-        """Say why there was no answer, and what is known then."""
+        """Explain why no answer came, and whether the request may have been obeyed."""
         if error.silence is Silence.NOT_OFFERED:
             return f"{error.detail} ({self})"
         changing = self.route.startswith("POST")
         if error.silence is Silence.NOT_SENT:
-            why = f"nothing listens at {self.url}"
+            cause = f"nothing listens at {self.url}"
             if not changing:
-                return why
+                return cause
             asked = str(self).removesuffix(f" at {self.url}")
-            return f"{why}, so {asked} was not sent: {self.cure_of_address}"
+            return f"{cause}, so {asked} was not sent: {self.cure_of_address}"
         unknown = ": it may or may not have happened" if changing else ""
         if error.silence is Silence.CUT:
             # At once, where the participant was killed too: no time has run out.
@@ -136,7 +136,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back for a request, read whole."""
+    """The answer to a request, read whole."""
 
     request: Request
     status: int
@@ -145,11 +145,11 @@ class Answer(NamedTuple):
 
 
 def read_answer(answer: Answer, *states: str) -> Mapping[str, Any]:
-    """Return the acknowledgement, or say what is known.
+    """Return the acknowledgement, or raise.
 
     An acknowledgement is status 200 and a JSON object that repeats the transaction id
-    with one of `states`. A refusal is 404, 409, 410 or 400 with a problem document
-    that repeats the id. Anything else is not an answer, whatever its status.
+    with one of `states`. A refusal is 404, 409, 410 or 400 with a problem document that
+    repeats the id. Anything else is not an answer, with any status.
 
     Raises:
         ParticipantRefusedError: a definite no.
@@ -163,28 +163,28 @@ def read_answer(answer: Answer, *states: str) -> Mapping[str, Any]:
     detail = reason_of(answer)
     answered = f" answered {status} to {request} ({detail})"
     if refusal in OF_CALLER:  # before the id is read
-        why = f"{answered}, which is no acknowledgement: {request.cure_of_token}"
-        raise request.error(ParticipantUnavailableError, why, refusal)
+        text = f"{answered}, which is no acknowledgement: {request.cure_of_token}"
+        raise request.error(ParticipantUnavailableError, text, refusal)
     if not names_it:
         may_mend = status >= 500 or refusal in ASK_AGAIN
         again = "it is asked again; see its own log"
-        why = f"{answered} without naming {request.transaction_id}, which is no "
-        why += f"acknowledgement: {again if may_mend else request.cure_of_address}"
-        raise request.error(ParticipantUnavailableError, why, refusal)
+        text = f"{answered} without naming {request.transaction_id}, which is no "
+        text += f"acknowledgement: {again if may_mend else request.cure_of_address}"
+        raise request.error(ParticipantUnavailableError, text, refusal)
     state = item.get("state")
     state = _bounded(state, 40) if isinstance(state, str) else ""
     if refusal in _DEFINITE:
-        why = f" refused ({status}) {request}: {detail}"
-        raise request.error(ParticipantRefusedError, why, refusal, state)
+        text = f" refused ({status}) {request}: {detail}"
+        raise request.error(ParticipantRefusedError, text, refusal, state)
     raise request.error(ParticipantUnavailableError, answered, refusal)
 
 
 def refusal_of_prepare(answer: Answer) -> str | None:
-    """Say what was refused for good, and what mends it; None if it may be sent again.
+    """Describe a final refusal and its cure; None if it may be sent again.
 
-    Before the decision every 4xx but "ask again" is a no, with an id in it or not:
-    a wrong token or address will not mend itself within the task. Only what names the
-    transaction, or its vote, is called a vote.
+    Before the decision every 4xx but "ask again" is a no, with an id in it or not: a
+    wrong token or address will not correct itself within the task. Only an answer that
+    names the transaction, or its vote, is called a vote.
     """
     request, status, refusal = answer.request, answer.status, refusal_of(answer.status)
     if not 400 <= status < 500 or refusal in ASK_AGAIN or status in (408, 429):
@@ -203,7 +203,7 @@ def refusal_of_prepare(answer: Answer) -> str | None:
 
 
 def reason_of(answer: Answer) -> str:
-    """Return what a problem document says, as it may stand in a message."""
+    """Return the reason in a problem document, as text for a message."""
     item = read_object(answer) or {}
     return printable(item.get("detail") or item.get("title"), 300) or "no reason given"
 

@@ -1,4 +1,4 @@
-"""Which status is answered, and the problem document (RFC 9457) that says why.
+"""Statuses of answers, and the problem document (RFC 9457) with the reason.
 
 `STATUSES` has the refusals of the contract. A request that is wrong as HTTP is answered
 where it is read: `forms.py`.
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def refusal_of(status: int) -> Refusal | None:
-    """Translate a status; None for what is no refusal of the contract's."""
+    """Translate a status; None if it is no refusal of the contract's."""
     return _MEANINGS.get(status)
 
 
@@ -59,7 +59,7 @@ def result_of(status: int) -> str:
 
 @dataclasses.dataclass(eq=False)
 class Problem(Exception):  # noqa: N818 - RFC 9457's word
-    """A refusal in HTTP, with what to change. Never SQL, a path or a stack trace."""
+    """A refusal in HTTP, with its cure. Never SQL, a path or a stack trace."""
 
     status: int
     detail: str
@@ -104,7 +104,7 @@ def _rejected_rows(error: RefusalError) -> list[dict[str, Any]]:
 
 
 def problem_of(error: Exception) -> Problem:
-    """Translate what a view raised; the log says what the answer must not give away."""
+    """Translate a view's exception; details that no caller may see are logged."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, RefusalError):

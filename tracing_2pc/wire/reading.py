@@ -185,7 +185,7 @@ def read_shown(item: Mapping[str, Any]) -> Shown:
 
 
 def read_committed(problem: Mapping[str, Any] | None) -> TransactionId | None:
-    """Read from a refusal which attempt of the batch is committed, if it says so."""
+    """Return the committed attempt of the batch that a refusal names, if any."""
     with contextlib.suppress(ValueError):
         return TransactionId.parse(_text((problem or {}).get("committed")))
     return None

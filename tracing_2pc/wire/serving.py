@@ -1,4 +1,4 @@
-"""Where a process of ours listens, and for whom: the console and the watcher."""
+"""Where the console and the watcher listen, and which hosts they answer."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def open_gate(host: str, tokens_file: str | None, without: Gate) -> Gate:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an IP address is reached from this machine only."""
+    """Return whether an IP address is reached from this machine only."""
     return ipaddress.ip_address(host).is_loopback
 
 
 def is_loopback_name(host: str) -> bool:
-    """Say whether a header `Host` names this machine as no other site's name can."""
+    """Return whether a header `Host` can only be a name of this machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return f".{name}".endswith(".localhost") or is_loopback(name)
