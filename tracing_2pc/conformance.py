@@ -1,10 +1,10 @@
-"""Holds what a run left against the protocol: could any run of it have left this?
+"""Checks a run's stored state by the protocol: could any run of it have left this?
 
 It reads the decision log, with what persons have signed, the journals of participants,
 and spans, if there are any; it writes nothing and asks no process. Each contradiction
-names a rule of ARCHITECTURE.md. Order is judged by what is on record, and never by
-clocks of different processes. A span or a journal that is missing proves nothing. It
-may be used beside a run: what changes while it reads is no contradiction.
+names a rule of ARCHITECTURE.md. Order is judged by records, and never by clocks of
+different processes. A span or a journal that is missing proves nothing. It may be used
+beside a run: what changes while it reads is no contradiction.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ _EXTERNAL: Final = "prepared_transactions"
 
 
 class Contradiction(NamedTuple):
-    """What no run of the protocol leaves.
+    """A state that no run of the protocol leaves.
 
     Args:
         transaction: `<application>.<batch>.<attempt>`.
-        participant: whose journal says it; empty: the log alone, or a span.
-        what: contradicts what.
+        participant: of the journal that shows it; empty: the log alone, or a span.
+        violation: the contradiction, in words.
         rule: of ARCHITECTURE.md.
     """
 
     transaction: str
     participant: str
-    what: str
+    violation: str
     rule: str
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Describe it in one line."""
         who = f"{self.participant}: " if self.participant else ""
-        return f"{self.transaction}: {who}{self.what} (rule {self.rule})"
+        return f"{self.transaction}: {who}{self.violation} (rule {self.rule})"
 
 
 class Held(NamedTuple):
@@ -81,7 +81,7 @@ class Held(NamedTuple):
 
 @dataclasses.dataclass
 class Journal:
-    """What one participant has on record of one application."""
+    """One participant's records of one application."""
 
     application: str
     participant: str  # as the application calls it
@@ -99,14 +99,14 @@ class Journal:
 
 @dataclasses.dataclass
 class Log:
-    """What a decision log has on record."""
+    """The records of a decision log."""
 
     # All of them; their checksums hold.
     records: Mapping[TransactionId, TransactionRecord]
     # By application.
     forgotten_through: Mapping[str, int] = dataclasses.field(default_factory=dict)
     # The same, as participants may know it: what is durable.
-    told: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    durable: Mapping[str, int] = dataclasses.field(default_factory=dict)
     # The number of each run, by application and its id.
     runs: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
     signed: frozenset[str] = frozenset()  # transactions that a person has decided about
@@ -117,13 +117,13 @@ def check_run(
     journals: Iterable[tuple[str, str]] = (),
     spans: Iterable[Mapping[str, Any]] = (),
 ) -> list[Contradiction]:
-    """Say what no run of the protocol could have left; empty: some run explains it.
+    """Return what no run of the protocol could have left; empty: some run explains it.
 
     Args:
         log: URL of the decision log, or `env:NAME`.
-        journals: participants and the URL of the database that each has its journal
-            in, or the participant's address, which names one journal there. Without a
-            name: whatever journals there are.
+        journals: participants and the URL of the database that each has its journal in,
+            or the participant's address, which names one journal there. Without a name:
+            all journals there.
         spans: as `read_trace_file` and `Collector` give them.
 
     Raises:
@@ -133,17 +133,21 @@ def check_run(
     named = list(journals)
 
     def read_all(of: Log) -> list[Journal]:
-        return [one for name, url in named for one in read_journals(url, name, of)]
+        return [
+            journal for name, url in named for journal in read_journals(url, name, of)
+        ]
 
     # What is decided is in the log before it is in a journal, and what is acknowledged
     # is in a journal before: neither is taken for missing that came between.
     before = read_all(read_log(log))
     between = read_log(log)
-    found = examine(between, before)
-    if found and named:
+    contradictions = examine(between, before)
+    if contradictions and named:
         after = set(examine(between, read_all(between)))
-        found = [one for one in found if one in after]
-    return [*found, *examine_spans(between, spans)]
+        contradictions = [
+            contradiction for contradiction in contradictions if contradiction in after
+        ]
+    return [*contradictions, *examine_spans(between, spans)]
 
 
 # --- what is read --------------------------------------------------------------------
@@ -161,14 +165,14 @@ def read_log(url: str) -> Log:
         runs = ask(sa.select(*settled(schema.run))).all()
         audit = ask(sa.select(schema.audit.c.about)).scalars().all()
     below = {a.name: a.forgotten_through for a in applications}
-    told = {a.name: a.durable_forgotten_through for a in applications}
+    durable = {a.name: a.durable_forgotten_through for a in applications}
     # Of an application that was adopted none is durable until it begins a batch.
     adopted = {r.id.application for r in records if r.run == ADOPTED}
-    told |= {name: below[name] for name in adopted if told[name] is None}
+    durable |= {name: below[name] for name in adopted if durable[name] is None}
     return Log(
         {record.id: record for record in records},
         {name: -1 if to is None else to for name, to in below.items()},
-        {name: -1 if to is None else to for name, to in told.items()},
+        {name: -1 if to is None else to for name, to in durable.items()},
         {(r.application, r.run): r.sequence for r in runs},
         frozenset(audit),
     )
@@ -192,17 +196,21 @@ def read_journals(url: str, participant: str, log: Log) -> list[Journal]:
             tables, end = sa.inspect(connection).get_table_names(), "_tpc_schema"
             names = (t.removesuffix(end) for t in sorted(tables) if t.endswith(end))
             wanted = [name for name in names if only in (None, name)]
-            found = [one for n in wanted for one in _read_journal(connection, n)]
+            journals = [
+                journal for n in wanted for journal in _read_journal(connection, n)
+            ]
     except sa.exc.SQLAlchemyError as error:
-        why = type(error).__name__
-        raise TwoPhaseError(f"journal {participant} at {shown}: {why}") from None
+        cause = type(error).__name__
+        raise TwoPhaseError(f"journal {participant} at {shown}: {cause}") from None
     if not wanted:
         raise ConfigurationError(f"journal {participant}: there is none at {shown}")
-    known = [one for one in found if one.application in log.forgotten_through]
+    known = [
+        journal for journal in journals if journal.application in log.forgotten_through
+    ]
     if not participant:
         return known
-    mine = [one for one in known if one.participant == participant]
-    there = {one.application for one in mine}
+    mine = [journal for journal in known if journal.participant == participant]
+    there = {journal.application for journal in mine}
     # An application that it should know, and does not: its journal has nothing.
     return mine + [
         Journal(application, participant)
@@ -224,7 +232,7 @@ def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
     tables = Tables("", prefix)
     ask = connection.execute
     kind = ask(sa.select(tables.identity.c.kind)).scalar()
-    found = {
+    journals = {
         row.application: Journal(
             row.application,
             row.participant,
@@ -236,7 +244,7 @@ def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
     t = tables.transaction.c
     columns = (t.application, t.batch, t.attempt, t.seal, t.resolved_because)
     for row in ask(sa.select(*columns)):
-        if (journal := found.get(row.application)) is not None:
+        if (journal := journals.get(row.application)) is not None:
             id_ = TransactionId(row.application, row.batch, row.attempt)
             if row.seal:
                 journal.seals[id_] = row.seal
@@ -247,17 +255,17 @@ def _read_journal(connection: sa.Connection, prefix: str) -> list[Journal]:
     for *id_of, partition, task_attempt, state, count, digest in ask(
         sa.select(*task, b.state, b.rows, b.digest)
     ):
-        if (journal := found.get(id_of[0])) is not None:
+        if (journal := journals.get(id_of[0])) is not None:
             branch = BranchId(partition, task_attempt)
             held = Held(state, count, digest)
             journal.branches[TransactionId(*id_of)][branch] = held
-    return [*found.values()]
+    return [*journals.values()]
 
 
 def storage_faults_at(reference: str, name: str) -> list[str]:
-    """Read a SQLite file whole, and say what is damaged: an index hides records.
+    """Read a SQLite file whole, and return its faults: a damaged index hides records.
 
-    Nothing of a file that is not there, or of a server, which reads its own.
+    None for a file that is not there, or for a server, which checks its own.
 
     Raises:
         ConfigurationError: not a URL of a database, or `env:NAME` of one.
@@ -274,10 +282,10 @@ def storage_faults_at(reference: str, name: str) -> list[str]:
 
 def examine(log: Log, journals: Iterable[Journal]) -> list[Contradiction]:
     """Hold records against each other, and each journal against them."""
-    found = [*_in_log(log)]
+    contradictions = [*_in_log(log)]
     for journal in journals:
-        found += _in_journal(log, journal)
-    return found
+        contradictions += _in_journal(log, journal)
+    return contradictions
 
 
 def _in_log(log: Log) -> Iterator[Contradiction]:
@@ -291,12 +299,14 @@ def _in_log(log: Log) -> Iterator[Contradiction]:
         attempts.sort(key=lambda record: record.id.attempt)
         committed = [r for r in attempts if r.decision is Decision.COMMIT]
         for other in committed[1:]:
-            what = f"is decided commit, and so is {committed[0].id} of the same batch"
-            yield _at_log(other, what, "18")
+            violation = (
+                f"is decided commit, and so is {committed[0].id} of the same batch"
+            )
+            yield _at_log(other, violation, "18")
         for record in committed:
             if record is not attempts[-1] and record is committed[0]:
-                what = f"is decided commit, and {attempts[-1].id} is newer"
-                yield _at_log(record, what, "14")
+                violation = f"is decided commit, and {attempts[-1].id} is newer"
+                yield _at_log(record, violation, "14")
         for record in attempts:
             is_last = record is attempts[-1] and batch == newest[application]
             if record.state is S.ACTIVE and not is_last:
@@ -311,50 +321,52 @@ def _in_record(log: Log, record: TransactionRecord) -> Iterator[Contradiction]:
     """Hold one record against itself: its order is begin, votes, decide, finish."""
     application = record.id.application
     if record.state not in _STATES[record.decision]:
-        what = f"is {record.state}, and decided {record.decision}"
-        yield _at_log(record, what, "2")
+        violation = f"is {record.state}, and decided {record.decision}"
+        yield _at_log(record, violation, "2")
     if record.decision is None and record.acknowledged:
         who = ", ".join(sorted(record.acknowledged))
         yield _at_log(record, f"is acknowledged by {who}, and undecided", "2")
     if record.pending and record.state in (S.COMMITTED, S.ABORTED):
         who = ", ".join(record.pending)
-        what = f"is finished, and {who} has not acknowledged"
-        yield _at_log(record, what, "11")
+        violation = f"is finished, and {who} has not acknowledged"
+        yield _at_log(record, violation, "11")
     if record.state in FINAL and record.finished is None:
         yield _at_log(record, f"is {record.state}, and was never finished", "11")
     if record.id.batch <= log.forgotten_through.get(application, -1):
         through = log.forgotten_through[application]
-        what = f"is on record, and forgotten_through is {through}"
-        yield _at_log(record, what, "17")
+        violation = f"is on record, and forgotten_through is {through}"
+        yield _at_log(record, violation, "17")
     # Receipts of an earlier commit are dropped when a later one is finished.
     is_kept = record.receipts or record.state is S.COMMITTING
     if record.decision is Decision.COMMIT and is_kept and record.run != ADOPTED:
         try:
             check_votes(record, record.receipts)
         except TwoPhaseError as error:
-            what = f"is decided commit: {error}"
-            yield _at_log(record, what, "1")
+            violation = f"is decided commit: {error}"
+            yield _at_log(record, violation, "1")
 
 
-def _at_log(record: TransactionRecord, what: str, rule: str) -> Contradiction:
-    return Contradiction(str(record.id), "", what, rule)
+def _at_log(record: TransactionRecord, violation: str, rule: str) -> Contradiction:
+    return Contradiction(str(record.id), "", violation, rule)
 
 
 def _in_journal(log: Log, journal: Journal) -> Iterator[Contradiction]:
-    def says(id_: TransactionId, what: str, rule: str) -> Contradiction:
-        return Contradiction(str(id_), journal.participant, what, rule)
+    def says(id_: TransactionId, violation: str, rule: str) -> Contradiction:
+        return Contradiction(str(id_), journal.participant, violation, rule)
 
     application = journal.application
-    told = log.told.get(application, -1)
-    if journal.forgotten_through > told:
-        what = f"its forgotten_through is {journal.forgotten_through}, the log's {told}"
-        yield Contradiction(application, journal.participant, what, "19")
+    durable = log.durable.get(application, -1)
+    if journal.forgotten_through > durable:
+        violation = (
+            f"its forgotten_through is {journal.forgotten_through}, the log's {durable}"
+        )
+        yield Contradiction(application, journal.participant, violation, "19")
     committed: dict[int, TransactionId] = {}
     for id_ in sorted({*journal.seals, *journal.branches}):
         if str(id_) in log.signed or id_ in journal.by_hand:
-            continue  # a person has said what it is
-        for what, rule in _of_transaction(log, journal, id_):
-            yield says(id_, what, rule)
+            continue  # a person has decided it
+        for violation, rule in _of_transaction(log, journal, id_):
+            yield says(id_, violation, rule)
         is_committed = journal.seals.get(id_) == COMMITTED
         if is_committed and (other := committed.setdefault(id_.batch, id_)) != id_:
             yield says(id_, f"committed, and so is {other} of its batch", "18")
@@ -363,8 +375,8 @@ def _in_journal(log: Log, journal: Journal) -> Iterator[Contradiction]:
             continue
         if record.id in journal.by_hand or record.id.batch <= journal.forgotten_through:
             continue
-        for what, rule in _of_record(journal, record):
-            yield says(record.id, what, rule)
+        for violation, rule in _of_record(journal, record):
+            yield says(record.id, violation, rule)
 
 
 def _of_transaction(
@@ -411,7 +423,7 @@ def _of_unknown(
         return
     if journal.seals.get(id_) == COMMITTED:
         yield "sealed committed, and the log has no record of it", "2"
-    elif journal.is_exact and PREPARED in {one.state for one in held}:
+    elif journal.is_exact and PREPARED in {branch.state for branch in held}:
         yield "a branch is prepared, and the log has no record of it", "3"
 
 
@@ -443,8 +455,10 @@ def _of_record(
         return
     seal = journal.seals.get(id_)
     if name in record.acknowledged and seal is None and record.run != ADOPTED:
-        what = f"it has acknowledged {record.decision}, and its journal has no seal"
-        yield what, "5"
+        violation = (
+            f"it has acknowledged {record.decision}, and its journal has no seal"
+        )
+        yield violation, "5"
     if seal is not None or record.decision is not Decision.COMMIT:
         return
     branches = journal.branches.get(id_, {})
@@ -496,8 +510,8 @@ def examine_spans(
             if of[first] and of[then]:
                 ends = min(span["end"] for span in of[first])
                 if min(span["start"] for span in of[then]) < ends:
-                    what = f"a span {then} began before {first} had ended"
-                    yield Contradiction(id_, "", what, rule)
+                    violation = f"a span {then} began before {first} had ended"
+                    yield Contradiction(id_, "", violation, rule)
     for id_, decisions in decided.items():
         if str(id_) in log.signed:
             continue
@@ -505,5 +519,5 @@ def examine_spans(
         if record is not None and record.decision is not None:
             decisions.add(str(record.decision))
         if len(decisions) > 1:
-            what = "spans and log have both decisions, commit and abort"
-            yield Contradiction(id_, "", what, "15")
+            violation = "spans and log have both decisions, commit and abort"
+            yield Contradiction(id_, "", violation, "15")

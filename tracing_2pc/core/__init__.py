@@ -1,1 +1,1 @@
-"""The vocabulary: what everything else speaks of. The standard library only."""
+"""The vocabulary of all other modules. Imports the standard library only."""

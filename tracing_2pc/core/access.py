@@ -1,4 +1,4 @@
-"""Who may ask what, on any transport: tokens from a file, with roles.
+"""Access control for any transport: tokens from a file, with roles.
 
 The file has one token per line, `role token [application]`; blank lines and lines
 that start with `#` are skipped:
@@ -31,7 +31,7 @@ from tracing_2pc.core.states import Refusal, Word
 
 
 class Role(Word):
-    """What a token is for."""
+    """The purpose of a token."""
 
     JOB = "job"
     EXECUTOR = "executor"
@@ -61,13 +61,13 @@ MAY: Final[dict[str, frozenset[Role]]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """The caller of a request."""
 
     role: Role | None  # None: anybody, where the participant was told insecure
     application: str | None = None  # what its token is bound to; a producer's own name
 
     def may(self, action: str) -> bool:
-        """Say whether the caller's role allows it."""
+        """Return whether the caller's role allows it."""
         return self.role is None or self.role in MAY[action]
 
     def check(self, action: str, application: str | None = None) -> None:
@@ -101,7 +101,7 @@ class Gate(Protocol):
 
 
 class LoopbackGate:
-    """Lets every process of this machine do everything, no proxy and nobody else."""
+    """Allows everything to processes of this machine; refuses proxies and others."""
 
     def admit(self, token: str | None, peer: str | None) -> Caller:
         """Return anybody, if the peer's address is a loopback one."""

@@ -1,4 +1,4 @@
-"""Addresses in settings: what is refused before anybody connects."""
+"""Addresses in settings: their checks before any connection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def addresses_of(addresses: Mapping[str, T], application: str) -> dict[str, T]:
 
 
 def how_to_add(name: str, url: str | None) -> str:
-    """Return what mends that the settings lack an address; the one on record if any."""
+    """Return how to add a missing address to the settings; the one on record if any."""
     line = "it" if url is None else f'{name} = "{url}"'
     return f"add {line} to `participants` in tpc.toml"
 
@@ -48,8 +48,8 @@ def how_to_add(name: str, url: str | None) -> str:
 def split_address(url: str) -> SplitResult:
     """Return the parts of a URL, or raise `ValueError`, which quotes nothing of it.
 
-    Whoever connects finds the same host in it: characters that parsers drop, fold or
-    take for another one, and numbers that only some take for an address, are refused.
+    Every client finds the same host in it: characters that parsers drop, fold or take
+    for another one, and numbers that only some take for an address, are refused.
     """
     if not (url.isascii() and url.isprintable()) or {" ", "\\"} & {*url}:
         raise ValueError(

@@ -100,7 +100,7 @@ def typed(schema: Any, names: Collection[str]) -> list[str]:
 
 
 def json_value(value: Any, kind: Any, plain: Callable[[Any], Any]) -> Any:
-    """Return a value with maps as objects, and what is in it as `plain` has it."""
+    """Return a value with maps as objects, and its elements as by `plain`."""
     if isinstance(value, dict):
         return {f.name: json_value(value[f.name], f.type, plain) for f in kind}
     if not isinstance(value, list):

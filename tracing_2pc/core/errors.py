@@ -63,7 +63,7 @@ class InDoubtError(TwoPhaseError):
 
 
 class CommitPendingError(InDoubtError):
-    """Decided commit, and somebody has not acknowledged it yet."""
+    """Commit is decided, and a participant has not acknowledged it yet."""
 
 
 class DecisionUnknownError(InDoubtError):
@@ -71,14 +71,14 @@ class DecisionUnknownError(InDoubtError):
 
 
 class HeuristicError(TwoPhaseError):
-    """Somebody went against the decision; a person must look."""
+    """A participant went against the decision; a person must look."""
 
 
 class ParticipantError(TwoPhaseError):
     """One call to one participant failed.
 
-    `refusal` is what a refusal means, None where none came that is understood; `state`
-    is what the participant says the transaction is in there.
+    `refusal` is the meaning of a refusal, None without one that is understood; `state`
+    is the transaction's state according to the participant.
     """
 
     def __init__(
@@ -148,32 +148,32 @@ def name_rows(rows: Iterable[RejectedRow]) -> str:
 
 
 def describe_rejection(rejected: RejectedRow) -> str:
-    """Say who rejects a row, and why."""
+    """Describe a rejected row: its participant, and the reason."""
     parts = (rejected.participant, rejected.column, rejected.reason)
     return ": ".join(part for part in parts if part)
 
 
 class ParticipantNotToldError(ParticipantError):
-    """The decision reached as much of it as can be told, and nothing can tell the rest.
+    """The decision was applied as far as possible; the rest cannot be told.
 
-    It is not asked again: repeating would change nothing. A person must look there.
+    The request is not repeated: that would change nothing. A person must look there.
     """
 
 
 class ParticipantGivenUpError(ParticipantError):
-    """A sink gives up a commit, as it said beforehand: its store may have dropped it.
+    """A sink gives up a commit, as its options allow: its store may have dropped it.
 
-    It is not asked again, and the transaction ends as *concluded*.
+    The commit is not repeated, and the transaction ends as *concluded*.
     """
 
 
 class RefusalError(TwoPhaseError):
-    """A participant refuses a request: what its own code raises.
+    """A participant refuses a request: raised by its own code.
 
-    `detail` says what is wrong and what to do. Never SQL, a path or a record: the
-    caller reads it. `state` is None where the answer speaks of none; `rows` are those
-    without which a branch would be prepared. `column` is given where one record is to
-    blame: the column whose value it is, or an empty text; None where none is.
+    `detail` is the fault and the cure. Never SQL, a path or a record: the caller reads
+    it. `state` is None where the answer has none; without `rows` a branch would be
+    prepared. `column` is set where one record is to blame: the column of its value, or
+    an empty text; else None.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class MalformedError(RefusalError):
 
 
 class DecisionLogError(TwoPhaseError):
-    """The log was unreachable; nothing was decided. It may say the cure, too."""
+    """The log was unreachable; nothing was decided. The message may name the cure."""
 
     def __init__(
         self,

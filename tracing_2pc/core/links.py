@@ -1,4 +1,4 @@
-"""Links from a transaction to what shows it elsewhere: Jaeger, SkyWalking, Spark."""
+"""Links from a transaction to its pages elsewhere: Jaeger, SkyWalking, Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a decision log beyond the protocol: by inspection and operations."""
+"""Queries to a decision log beyond the protocol: by inspection and operations."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ class TransactionSummary:
 
 
 class TransactionPage(NamedTuple):
-    """Some of what a filter lets through; `beyond` is where the next page begins.
+    """A page of a filter's matches; `beyond` is where the next page begins.
 
-    Empty at the end. A page may be short, and have none, where there is still more.
+    `beyond` is empty at the end. A page may be short, or empty, where there are still
+    more.
     """
 
     rows: list[TransactionSummary]
@@ -156,11 +157,11 @@ class LogReader(Protocol):
         """List at most `MOST`, newest first; oldest first if none can be finished."""
 
     def search(self, chosen: TransactionFilter) -> TransactionPage:
-        """List the same by pages, through all that is on record.
+        """List the same by pages, through all records.
 
-        No page takes longer because there is more: each begins where the last one
-        ended, at an index. What is looked for by participant is a bounded part of
-        history for each page.
+        The time of a page does not grow with the log: each begins where the last one
+        ended, at an index. A search by participant reads a bounded part of history for
+        each page.
         """
 
     def passed(self) -> list[TransactionRecord]:
@@ -218,7 +219,7 @@ class LogReader(Protocol):
         """Count what `forget` would drop; return also forgotten_through after it."""
 
     def read_only_reason(self) -> str:
-        """Return why nobody can write the log now; empty where that is not known.
+        """Return why no process can write the log now; empty where that is not known.
 
         It is read all the same. No driver can report meanwhile that it is there.
 
@@ -239,7 +240,7 @@ class OperatorLog(DecisionLog, LogReader, Protocol):
         """Record that the driver of a run is there now. Not flushed."""
 
     def report_end(self, application: str, run: str, error: str | None = None) -> None:
-        """Record that a run has ended: that it was stopped, or by what error."""
+        """Record that a run has ended: stopped, or by an error."""
 
     def retire(self, application: str, *, who: str, why: str) -> None:
         """Record that a person has ended an application, so that no driver is missed.

@@ -65,7 +65,7 @@ class Carrier(dict[str, str]):
 
 
 class Facts(TypedDict, total=False):
-    """What else is on record of a transaction from its begin on, by the field's name.
+    """Further facts on record of a transaction from its begin on, by the field's name.
 
     The protocol stores it and reads none of it.
     """
@@ -80,7 +80,7 @@ class Facts(TypedDict, total=False):
 
 
 class Root(NamedTuple):
-    """A root span that is reserved: its ids, and what it is exported with later.
+    """A reserved root span: its ids, and the content of its later export.
 
     Both are empty where nothing records spans.
     """
@@ -221,9 +221,9 @@ class JournalAt(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BranchContext:
-    """What a sink's `begin` is told: all that it needs to name what it writes.
+    """The argument of a sink's `begin`: all that it needs to name its writes.
 
-    `stopping` is asked several times a second while a prepare is waited for; True ends
+    `stopping` is called several times a second while a prepare is waited for; True ends
     the wait, and with it the branch. Spark kills its tasks instead.
     """
 
@@ -246,11 +246,12 @@ class RejectedRow:
 
     Args:
         row: its number among those that the participant was given, from 0.
-        column: whose value, or columns, as in `a, b`; empty where none is to blame.
+        column: of the value at fault, or columns, as in `a, b`; empty where there is
+            none.
         reason: in a few words, such as the constraint's kind and name.
         participant: its name; a sink of your own may leave it empty.
-        is_peers: what is in its way is a row that another task of the same
-            transaction has prepared.
+        is_peers: it conflicts with a row that another task of the same transaction has
+            prepared.
     """
 
     row: int
@@ -312,12 +313,12 @@ def count_rows(receipts: Iterable[Receipt], rejects: str | None = None) -> int:
 
 
 def count_rejected(receipts: Iterable[Receipt], rejects: str | None) -> int:
-    """Return the rejected records: what is in their participant's branches."""
+    """Count the rejected records: those in the branches of their participant."""
     return sum(r.rows for r in receipts if r.participant == rejects)
 
 
 def carrier_from_json(text: str) -> Carrier:
-    """Read a stored trace context. What cannot be read is only not linked."""
+    """Read a stored trace context. An unreadable one is only not linked."""
     try:
         return Carrier.from_json(text)
     except (TypeError, ValueError):
@@ -330,7 +331,7 @@ def trace_id_of(carrier: Carrier) -> str | None:
 
 
 def log_fields(transaction: TransactionId, carrier: Carrier) -> dict[str, str]:
-    """Return what a log line outside of a span says of its transaction, as `extra`."""
+    """Return a transaction's ids for a log line outside of its spans, as `extra`."""
     trace_id, span_id = _ids_of(carrier)
     fields = {"trace_id": trace_id, "span_id": span_id}
     return {"tpc_transaction_id": str(transaction), **fields}
@@ -352,13 +353,13 @@ def way_back(batch: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """What the decision log holds of one transaction.
+    """The decision log's record of one transaction.
 
-    Times are Unix seconds by the clock of whoever wrote them, but for `deadline`: that
-    is by the log's clock, and only the log says whether it has passed. `newly_decided`
-    is not in the log: the call that returned this record is the one that made the
-    decision, so that each is counted once. Nor is `recovering`: who delivers it has
-    found it in the log, and not asked for the decision itself.
+    Times are Unix seconds by the clock of their writer, except `deadline`: that is by
+    the log's clock, and only the log judges whether it has passed. `newly_decided` is
+    not in the log: the call that returned this record is the one that made the
+    decision, so that each is counted once. Nor is `recovering`: the process that
+    delivers it found it in the log, and did not ask for the decision itself.
     """
 
     id: TransactionId
@@ -424,7 +425,7 @@ class TransactionRecord:
 
     @property
     def job_only(self) -> frozenset[str]:
-        """Sinks that nobody but the job can tell the decision."""
+        """Sinks that only the job can tell the decision."""
         return frozenset() if self.is_launch else self.own_sinks
 
     @property
@@ -434,7 +435,7 @@ class TransactionRecord:
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """What a log line outside of a span says of it: it belongs to the root."""
+        """The `extra` of a log line outside of a span: it belongs to the root."""
         return log_fields(self.id, self.carrier)
 
     def chosen(self, participant: str) -> tuple[Receipt, ...]:
@@ -449,7 +450,7 @@ class TransactionRecord:
         participants: tuple[str, ...] | None = None,
         stopping: Callable[[], bool] = bool,
     ) -> BranchContext:
-        """Return what a sink is told of a branch: for all participants, or for some."""
+        """Return a branch's context for a sink: for all participants, or for some."""
         names = self.participants if participants is None else participants
         return BranchContext(
             self.id, branch, names, self.carrier, stopping, self.journals
@@ -487,7 +488,7 @@ class DeliveryRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BeginResult:
-    """What `DecisionLog.begin` answers."""
+    """The result of `DecisionLog.begin`."""
 
     record: TransactionRecord  # to write, or, in a replay, the one already decided
     replay: bool  # the batch is decided commit: deliver again, write nothing
@@ -511,7 +512,7 @@ class InDoubt:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listing:
-    """What a participant holds prepared, oldest first."""
+    """A participant's prepared branches, oldest first."""
 
     branches: tuple[InDoubt, ...]  # those that could be read
     missing: str | None = None  # why there may be more; None if these are all
@@ -572,7 +573,7 @@ class Identity:
 
 
 class Unfit(NamedTuple):
-    """What does not fit at what a participant depends on, and what mends it."""
+    """A misfit of something that a participant depends on, and its cure."""
 
     what: str
     cure: str
@@ -582,15 +583,15 @@ class Unfit(NamedTuple):
     @classmethod
     def parse(cls, words: Sequence[str]) -> Unfit:
         """Read it as it is sent; an earlier release sends the first two words."""
-        what, cure, *more = words
+        problem, cure, *more = words
         kind, application = [*more, "", ""][:2]
         known = kind if kind in tuple(UnfitKind) else UnfitKind.SETTING
-        return cls(what, cure, UnfitKind(known), application)
+        return cls(problem, cure, UnfitKind(known), application)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParticipantDescription:
-    """How one participant is at one time, and what our token may do there."""
+    """One participant's state at one time, and the rights of our token there."""
 
     participant: str
     url: str
@@ -657,7 +658,7 @@ class HeldBranch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holds:
-    """What a transaction keeps busy at a participant while it is in doubt.
+    """The resources that a transaction keeps busy at a participant while in doubt.
 
     None where nothing is held back so. VACUUM cleans up nothing younger than `horizon`.
     """
@@ -670,7 +671,7 @@ class Holds:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shown:
-    """What a participant says about one transaction; *unknown* is an answer, too."""
+    """A participant's answer about one transaction; *unknown* is one, too."""
 
     state: ParticipantState
     branches: tuple[HeldBranch, ...] = ()  # none where it is unknown or forgotten

@@ -23,7 +23,7 @@ OPERATOR: Final = "tpc.operator"
 
 
 class Span(NamedTuple):
-    """A span: what it is a child of, what it means, and its kind."""
+    """A span: its parent, its meaning, and its kind."""
 
     parent: str
     meaning: str

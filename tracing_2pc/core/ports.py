@@ -1,6 +1,6 @@
-"""The seams: what the protocol asks of a log, a participant, a sink, a clock.
+"""The seams: the protocol's interfaces of a log, a participant, a sink, a clock.
 
-Each method says when it is called, what it may rely on, and what raising means.
+Each method documents when it is called, what it may rely on, and what raising means.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ class SystemClock:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What `DecisionLog.begin` is told of an attempt.
+    """The arguments of `DecisionLog.begin` about an attempt.
 
     Args:
         run: one life of the query; the newest run wins, once, for ever.
         query: Spark's query id, kept in the checkpoint; None where unknown.
         participants: their names.
         carrier: trace context of the transaction's root.
-        timeout: seconds until the attempt may be aborted by anybody (`expire`), by
-            the log's clock; 0 means never.
+        timeout: seconds until any process may abort the attempt (`expire`), by the
+            log's clock; 0 means never.
         own_sinks: those participants that only the job itself can reach.
-        replaces: the participants before these, all of them, where they changed on
-            purpose. It allows no other change, so it may be given for ever; those
-            of now, where one of them has another journal on purpose.
+        replaces: all of the previous participants, if they changed on purpose. It
+            allows no other change, so it may be given for ever; or the present ones, if
+            one of them has another journal on purpose.
         stream: Spark counts the batches, and begins none before the one before it is
             done; else the caller may leave one out.
-        attempt: the number that a new attempt must get; another one has begun since
-            the caller read the log, else.
+        attempt: the number that a new attempt must get; otherwise another one has begun
+            since the caller read the log.
         journals: of the participants whose journal is known, its id and address.
-        facts: what else is put on record of a new attempt.
-        rejects: the participant that keeps the rows which others refused.
+        facts: further facts to record of a new attempt.
+        rejects: the participant that keeps the rows that others refused.
     """
 
     run: str
@@ -92,19 +92,19 @@ class DecisionLog(Protocol):
     needs no others. `acknowledge`, `postpone`, `finish` and `quarantine` are for one
     that does, `unfinished` and `expire` for recovery.
 
-    What changes it is durable when the method returns, and serialised for one
-    application. Only what `acknowledge`, `postpone`, `finish` and `forget` write may be
-    lost in a crash: it is done again. Every method raises
-    `DecisionLogError` when the log cannot be reached; only `decide` and `abort` can
-    leave it unknown whether they were written: that is `DecisionUnknownError`. What the
-    record's state does not allow, or a record that is not there, is `ContractError`.
+    A change is durable when the method returns, and serialised for one application.
+    Only the changes by `acknowledge`, `postpone`, `finish` and `forget` may be lost in
+    a crash: they are made again. Every method raises `DecisionLogError` when the log
+    cannot be reached; only `decide` and `abort` can leave it unknown whether they were
+    written: that is `DecisionUnknownError`. `ContractError` means that the record's
+    state does not allow it, or that there is no record.
 
-    From `abort` on, but for `forget`, it is what a person does. `who` and `why` are the
-    person's name and reason; the log keeps them.
+    The methods from `abort` on, except `forget`, are actions of a person. `who` and
+    `why` are the person's name and reason; the log keeps them.
     """
 
     def begin(self, application: str, batch: int, opening: Opening) -> BeginResult:
-        """Put the next attempt of a batch on record, before anybody is asked anything.
+        """Record the next attempt of a batch, before any participant is asked.
 
         Every earlier undecided attempt of the application is decided abort in the
         same transaction. An undecided attempt of the same run is joined, so that a
@@ -114,7 +114,7 @@ class DecisionLog(Protocol):
         Args:
             application: name of the streaming query, for ever.
             batch: Spark's.
-            opening: by whom it is begun, and what is put on record of it.
+            opening: the run that begins it, and the facts to record.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together, the
@@ -139,11 +139,11 @@ class DecisionLog(Protocol):
     ) -> TransactionRecord | None:
         """Decide, once, and return the record with the decision that stands.
 
-        Write-once: it changes an active record and nothing else, so a driver that
-        slept through its own replacement is told abort and must obey. Commit is
-        written only for the newest attempt of a batch that has no committed one
-        (rules 14 and 18). Safe to repeat. `cause` and `detail`, a line without
-        secrets, go on record with an abort.
+        Write-once: it changes an active record and nothing else, so a driver that slept
+        through its own replacement is told abort and must obey. Commit is written only
+        for the newest attempt of a batch that has no committed one (rules 14 and 18).
+        Safe to repeat. `cause` and `detail`, a line without secrets, are recorded with
+        an abort.
 
         Returns:
             The record as it stands. None if there is no record, or the batch is at
@@ -166,7 +166,7 @@ class DecisionLog(Protocol):
     def expire(self, transaction: TransactionId) -> TransactionRecord | None:
         """Decide abort if its deadline has passed, and return the record as it stands.
 
-        The log judges, by its own clock, what was put on record at begin: a caller's
+        The log judges by its own clock and the deadline recorded at begin: a caller's
         clock and settings don't count (rule 8). Returns and raises as `decide` does.
         """
 
@@ -191,7 +191,7 @@ class DecisionLog(Protocol):
     ) -> None:
         """Record that a participant has obeyed the decision. Idempotent.
 
-        `untold` says why part of it was not told and never will be.
+        `untold` is the reason why a part of it was not told and never will be.
         """
 
     def postpone(
@@ -214,13 +214,14 @@ class DecisionLog(Protocol):
         """
 
     def acknowledge_last(
-        self, record: TransactionRecord, told: Mapping[str, str | None]
+        self, record: TransactionRecord, answers: Mapping[str, str | None]
     ) -> None:
         """Record the acknowledgements that were missing, and close: all in one.
 
-        `record` is as the log returned it; `told` has participants, and what they could
-        not be told. After a crash all is there, or it is asked for again; or the
-        acknowledgements alone, if the record has changed since.
+        `record` is as the log returned it; `answers` has the participants, each with
+        the reason why a part could not be told, or None. After a crash all is there, or
+        it is asked for again; or the acknowledgements alone, if the record has changed
+        since.
         """
 
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
@@ -233,9 +234,9 @@ class DecisionLog(Protocol):
         """Decide abort of an active transaction. Its driver learns it when it asks."""
 
     def leave(self, transaction: TransactionId, *, who: str, why: str) -> None:
-        """Say no more that an aborted batch is passed: its rows are written nowhere.
+        """Stop reporting an aborted batch as passed: its rows are written nowhere.
 
-        It does not let its stream go on, which may be gone.
+        This does not continue its stream, which may be gone.
         """
 
     def resume(
@@ -251,8 +252,8 @@ class DecisionLog(Protocol):
     ) -> None:
         """Close a quarantined transaction that cannot be made whole: *mixed*, *hazard*.
 
-        Its application may begin again. Nobody is told anything: who is still
-        `pending` on the record may hold prepared branches for ever.
+        Its application may begin again. No participant is told: those still `pending`
+        on the record may hold prepared branches for ever.
         """
 
     def give_up(
@@ -262,8 +263,8 @@ class DecisionLog(Protocol):
 
         A delivery calls it, too, for a sink with `give_up_after_store_timeout`; `who`
         is the sink then. When all others have acknowledged, `finish` closes the
-        transaction as *concluded*, because nobody knows what became of it there: what
-        the participant prepared, it may hold for ever.
+        transaction as *concluded*, because its outcome there is unknown: the
+        participant may hold prepared branches for ever.
         """
 
     def sign(
@@ -276,10 +277,10 @@ class DecisionLog(Protocol):
         before: str | None,
         after: str,
     ) -> None:
-        """Put an action of a person elsewhere on record; changes nothing else.
+        """Record a person's action elsewhere; changes nothing else.
 
-        `verb` is as in `resolve`; `after` is what the transaction is told, or has
-        become.
+        `verb` is as in `resolve`; `after` is the order to the transaction, or its new
+        state.
         """
 
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
@@ -293,7 +294,7 @@ class DecisionLog(Protocol):
         """
 
     def initialise(self, application: str, from_batch: int) -> None:
-        """Say where an application starts that already ran without this log.
+        """Set the first batch of an application that already ran without this log.
 
         Raises:
             ConfigurationError: the log knows it already.
@@ -310,7 +311,7 @@ class DecisionLog(Protocol):
         who: str,
         why: str,
     ) -> None:
-        """Take over an application whose log is lost, because a person says so.
+        """Take over an application whose log is lost, on a person's order.
 
         It starts at the transaction's batch: all below counts as finished. If given,
         `participants` is the complete list, and each has committed this attempt: it
@@ -365,13 +366,14 @@ class Step(Protocol):
     def end(self) -> None:
         """End it now; it stays the parent of what comes inside.
 
-        For what may wait long: a span is exported when it ends, and a process that
-        is killed while it waits must not leave the parent of its other spans unsent.
+        For a step that may wait long: a span is exported when it ends, and a process
+        that is killed while it waits must not leave the parent of its other spans
+        unsent.
         """
 
 
 class Tracing(Protocol):
-    """What the protocol tells a trace, and counts. Nothing here raises or blocks."""
+    """The protocol's events for traces and metrics. Nothing here raises or blocks."""
 
     def reserve(self) -> Root:
         """Fix the ids of a transaction's root before it exists.
@@ -410,7 +412,7 @@ class Tracing(Protocol):
         """
 
     def finished(self, record: TransactionRecord, outcome: str) -> None:
-        """Export `tpc.finish`, from the decision to now: what it has come to."""
+        """Export `tpc.finish`, from the decision to now, with the outcome."""
 
     def quarantined(self, record: TransactionRecord, action: str | None = None) -> None:
         """Export `tpc.quarantine`: it begins, or a person's action ends it."""
@@ -433,12 +435,12 @@ class TwoPhaseCommitSink(Protocol):
 
     A handle is plain JSON (a mapping, or a frozen dataclass of plain fields), is all
     that recovery gets, and is small after `pre_commit`. `begin()` without context is
-    accepted, and so are the names of Flink's methods (`names.SINK_METHODS`). What a
-    sink may have besides is in `SinkOptions`.
+    accepted, and so are the names of Flink's methods (`names.SINK_METHODS`). Optional
+    members of a sink are in `SinkOptions`.
 
-    What `commit`, `abort` or their likes raise means "not now": all are called again.
-    `errors.ParticipantRefusedError` means that it will never be done: the transaction
-    is quarantined, for a person.
+    An exception from `commit`, `abort` or their likes means "not now": all are called
+    again. `errors.ParticipantRefusedError` means that it will never be done: the
+    transaction is quarantined, for a person.
     """
 
     def begin(self, context: BranchContext) -> Any:
@@ -458,10 +460,10 @@ class TwoPhaseCommitSink(Protocol):
 
 
 class SinkOptions(TwoPhaseCommitSink, Protocol):
-    """What a sink may have besides: it is looked for by these names, and no other.
+    """Optional members of a sink, looked up by these names, and no other.
 
-    What a sink lacks is as it stands here. No class needs to inherit from this one, or
-    from `TwoPhaseCommitSink`: a method that it has from here is one that it lacks.
+    The values here are the defaults. Do not inherit from this class or from
+    `TwoPhaseCommitSink`: inherited methods count as not implemented.
     """
 
     name: str | None = None
@@ -487,7 +489,7 @@ class SinkOptions(TwoPhaseCommitSink, Protocol):
     def before_tasks(self, schema: Any) -> None:
         """Make room for rows of this Arrow schema: in the driver, before their tasks.
 
-        It is called for each attempt at a batch. What it raises aborts that.
+        It is called for each attempt at a batch. An exception aborts the attempt.
         """
 
     def invoke_batch(self, handle: Any, batch: Any) -> None:
@@ -499,8 +501,8 @@ class SinkOptions(TwoPhaseCommitSink, Protocol):
     def abort_transaction(self, transaction_id: str, keep: Sequence[Any]) -> None:
         """Drop all that the transaction prepared but for these: none after an abort.
 
-        A sink that can leave something behind when a task dies, or has a twin, must
-        have it: a branch that never reported is known to nobody. It cannot stop a task
+        A sink that can leave data behind when a task dies, or has a twin, must have it:
+        a branch that never reported is unknown everywhere else. It cannot stop a task
         that prepares later still: the other side must refuse that.
         """
 
@@ -511,22 +513,22 @@ class SinkOptions(TwoPhaseCommitSink, Protocol):
         """
 
     def recover_and_abort(self, handle: Any) -> None:
-        """Flink's. It is never called: the log has no handle of what was aborted."""
+        """Flink's. Never called: the log has no handle of an aborted transaction."""
 
     def finish_recovery(self, handles: Sequence[Any]) -> None:
         """At each start, when all that was left is delivered; these were committed.
 
-        What it raises ends the query before anything is written.
+        An exception ends the query before anything is written.
         """
 
 
 @runtime_checkable
 class DistributedSink(Protocol):
-    """A sink in front of several participants, each told the decision by itself.
+    """A sink in front of several participants; each is told the decision separately.
 
     Its `begin`, `invoke` or `invoke_batch`, `pre_commit` and `abort` are those of
-    `TwoPhaseCommitSink`; instead of `commit` it names its participants, so that the
-    log can keep who has acknowledged.
+    `TwoPhaseCommitSink`; instead of `commit` it names its participants, so that the log
+    can keep each acknowledgement.
     """
 
     @property

@@ -67,25 +67,25 @@ _registered: Final[dict[str, Transport]] = {}
 class RemoteParticipant(Participant, Protocol):
     """One participant, as a task, the driver or an operator asks it.
 
-    It can be pickled, and opens no connection until it is asked: a task gets a copy.
-    It is called from several threads, and after a fork. A request is sent once: who
-    calls decides whether it is sent again. `commit` and `abort` are those of
-    `Participant`; they are also what recovery uses.
+    It can be pickled, and opens no connection until it is asked: a task gets a copy. It
+    is called from several threads, and after a fork. A request is sent once: the caller
+    decides whether it is sent again. `commit` and `abort` are those of `Participant`;
+    they are also what recovery uses.
 
     An answer counts only if it names the transaction, and the state that was asked for.
-    Everything else means that it is not known what happened. So each method raises one
-    of these, and nothing else of the transport's:
+    Any other answer leaves the outcome unknown. So each method raises one of these, and
+    nothing else of the transport's:
 
     - `ParticipantRefusedError`: a definite no, with a `Refusal` and a state;
     - `ParticipantUnavailableError`: no answer that can be trusted, so the request may
-      or may not have been obeyed; its `refusal` says where the participant asked for
-      patience, or did not admit the caller;
+      or may not have been obeyed; its `refusal` is set where the participant asked the
+      caller to wait, or did not admit it;
     - `ConfigurationError`: nothing was sent, because the token cannot be read, or none
       is set and the transport needs one.
 
-    The trace context of the caller goes along with each request, and the id of the
-    `journal` that is meant, if it is known: from the record, or as it is given. The
-    participant refuses as misdirected what is meant for another one.
+    Each request carries the caller's trace context, and the id of the `journal` that it
+    is for, if that is known: from the record, or as it is given. The participant
+    refuses a request for another journal as misdirected.
     """
 
     @property
@@ -131,8 +131,8 @@ class RemoteParticipant(Participant, Protocol):
     def prepared(self, application: str | None = None) -> Listing:
         """List what is in doubt there, oldest first; changes nothing.
 
-        The list takes little more than the timeout. A list that ends early says so in
-        `missing`; one of a token that is bound to an application names it in `only`.
+        The list takes little more than the timeout. `missing` is set if the list ends
+        early; `only` is the application to which the token is bound.
 
         Raises:
             ParticipantUnavailableError: no first page that can be trusted.
@@ -160,9 +160,9 @@ class RemoteParticipant(Participant, Protocol):
         """Return which journal it has, and how applications call it."""
 
     def describe(self) -> ParticipantDescription:
-        """Ask how it is, and what our token may do there; changes nothing.
+        """Ask for its state, and for the rights of our token; changes nothing.
 
-        Never raises: what is wrong is in the description. Takes several timeouts.
+        Never raises: faults are in the description. Takes several timeouts.
         """
 
 
@@ -191,7 +191,7 @@ class Embedded(Protocol):
         """
 
     def rest(self) -> None:
-        """Send nothing more from this process; what waits is for another one."""
+        """Send nothing more from this process; waiting requests are for another one."""
 
     def waiting(self) -> int:
         """Count records that are committed and not sent yet."""
@@ -244,8 +244,8 @@ def open_participant(
     for none; `timeout` is in seconds, to connect and for each read.
 
     Raises:
-        ConfigurationError: no transport is known by that scheme, or what it needs is
-            not installed.
+        ConfigurationError: no transport is known by that scheme, or a package that it
+            needs is not installed.
     """
     scheme = url.partition(":")[0].lower()
     transport: Any
@@ -289,7 +289,7 @@ def register_transport(scheme: str, transport: Transport) -> None:
 
 
 def has_transport(scheme: str) -> bool:
-    """Say whether URLs of a scheme can be opened; loads nothing."""
+    """Return whether URLs of a scheme can be opened; loads nothing."""
     return scheme in _BUILT_IN or scheme in _registered or bool(_entry_points(scheme))
 
 

@@ -32,7 +32,7 @@ _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
 def seconds(value: str | float) -> float:
     """Read a duration: text such as `10s`, `15m`, `7d`; from Python, seconds too.
 
-    A number that is written without a unit is refused: who wrote 7 may mean days.
+    A number that is written without a unit is refused: 7 may mean days.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
@@ -69,8 +69,8 @@ def adds_columns(evolve: str | None) -> bool:
 def check_url(url: str) -> str:
     """Return a participant's address without a trailing slash, or raise `ValueError`.
 
-    A password in it would be pickled into Spark's files and pages: refused. What else
-    is wrong with one without a service says `open_participant`.
+    A password in it would be pickled into Spark's files and pages: refused. Other
+    faults of one without a service are raised by `open_participant`.
     """
     if url.partition(":")[0].lower() in EMBEDDED:
         if not url.isprintable() or _IN_URL.search(unquote(url)):
@@ -160,7 +160,7 @@ def _label(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What is in force. Durations are in seconds, sizes in bytes."""
+    """The settings in force. Durations are in seconds, sizes in bytes."""
 
     # SQLAlchemy URL of the decision log, or `env:NAME` to read it from there.
     log: str | None = None
@@ -243,7 +243,7 @@ class Settings:
         return f"{name} ({getattr(self, name):g}, {self.origin(name)})"
 
     def origin(self, name: str) -> str:
-        """Say where a value came from."""
+        """Return where a value came from."""
         return self.origins.get(name, "default")
 
     @classmethod
@@ -362,12 +362,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def is_reference(text: str) -> bool:
-    """Say whether it names where a secret is, and is none itself."""
+    """Return whether it is a reference to a secret, and is none itself."""
     return text.startswith(("env:", "file:"))
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Say whether a setting of another program is a secret, or a URL with a password.
+    """Return whether another program's setting is a secret, or a URL with a password.
 
     By its name, or by a login in its value.
     """
@@ -375,11 +375,11 @@ def holds_secret(name: str, value: str) -> bool:
     return bool(_SAYS_SECRET.search(word) or _IN_URL.search(unquote(value)))
 
 
-def read_secret(reference: str, what: str) -> str:
+def read_secret(reference: str, purpose: str) -> str:
     """Read the secret that a reference points to, in the process that needs it.
 
     Only `env:NAME` and `file:PATH` are taken: closures and options are pickled by
-    Spark, and a literal with them. The message says `what` it is for.
+    Spark, and a literal with them. The message names its `purpose`.
 
     Raises:
         ConfigurationError: a literal, or nothing there.
@@ -387,20 +387,22 @@ def read_secret(reference: str, what: str) -> str:
     kind, _, place = reference.partition(":")
     if kind == "env" and place:
         if not (value := os.environ.get(place, "").strip()):
-            raise ConfigurationError(f"{what}: the variable {place} is empty; set it")
+            raise ConfigurationError(
+                f"{purpose}: the variable {place} is empty; set it"
+            )
         remember_secret(value)
         return value
     if kind == "file" and place:
         try:
             value = Path(place).read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise ConfigurationError(f"{what}: {place}: {error.strerror}") from None
+            raise ConfigurationError(f"{purpose}: {place}: {error.strerror}") from None
         if not value:
-            raise ConfigurationError(f"{what}: {place} is empty")
+            raise ConfigurationError(f"{purpose}: {place} is empty")
         remember_secret(value)
         return value
     raise ConfigurationError(
-        f"{what}: give a reference, env:NAME or file:PATH, not the secret itself"
+        f"{purpose}: give a reference, env:NAME or file:PATH, not the secret itself"
     )
 
 
@@ -438,12 +440,13 @@ def remember_secret(secret: str, *, is_lent: bool = False) -> None:
 
 
 def without_secrets(text: str, also: Iterable[str] = ()) -> str:
-    """Return what another program said, with every secret that we know cut out.
+    """Return another program's text, with every secret that we know cut out.
 
-    Each goes where others read it: a record, a log, a terminal. Known are the secrets
-    that this process has read, and those of its environment: variables whose name says
-    so, and passwords in URLs. The login (`name:password@`) of every URL is cut, whether
-    we know it or not. Cut a text before you shorten it, or half of a secret stays.
+    Such texts go where others read them: a record, a log, a terminal. Known are the
+    secrets that this process has read, and those of its environment: variables with the
+    name of a secret, and passwords in URLs. The login (`name:password@`) of every URL
+    is cut, whether we know it or not. Cut a text before you shorten it, or half of a
+    secret stays.
     """
     if not text:
         return text
@@ -474,8 +477,8 @@ def _spellings(value: str, *, is_secret: bool = True) -> frozenset[str]:
     Each also as it is quoted in a URL.
     """
     secrets = {value} if is_secret and "://" not in value else set[str]()
-    for found in _IN_URL.findall(value):
-        secrets |= {word for part in found for word in (part, unquote(part))}
+    for groups in _IN_URL.findall(value):
+        secrets |= {word for part in groups for word in (part, unquote(part))}
     for secret in tuple(secrets):
         secrets |= {line.strip() for line in secret.splitlines()}
         secrets |= {w for w in re.split(r"[\s,=:]+", secret) if len(w) >= _SURE}
@@ -483,7 +486,7 @@ def _spellings(value: str, *, is_secret: bool = True) -> frozenset[str]:
 
 
 def _is_place(name: str, value: str) -> bool:
-    """Whether a variable says only where a secret is, or how many tokens there are."""
+    """Whether a variable has only the place of a secret, or a number of tokens."""
     is_path = value.startswith("/") and Path(value).exists()
     is_count = name.upper().endswith("TOKENS") and value.isdecimal()
     is_named = name.endswith(("_FILE", "_PATH", "_DIR"))

@@ -20,14 +20,14 @@ class Word(str, enum.Enum):
 
 
 class Decision(Word):
-    """What the coordinator wrote, once, in the decision log."""
+    """The coordinator's decision, written once in the decision log."""
 
     COMMIT = "commit"
     ABORT = "abort"
 
 
 class Vote(Word):
-    """What a participant answered to prepare. Silence is abort; so is raising."""
+    """A participant's answer to prepare. Silence is abort; so is raising."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -35,7 +35,7 @@ class Vote(Word):
 
 
 class Refusal(Word):
-    """What an answer of a participant means that is no acknowledgement.
+    """The meaning of a participant's answer that is no acknowledgement.
 
     The protocol knows these and no others; each transport translates them.
     """
@@ -94,7 +94,7 @@ class TransactionState(Word):
 
 
 class TransactionEvent(Word):
-    """What can happen to a transaction in the decision log."""
+    """An event of a transaction in the decision log."""
 
     DECIDE_COMMIT = "decide commit"
     DECIDE_ABORT = "decide abort"
@@ -115,7 +115,7 @@ class BranchState(Word):
 
 
 class ParticipantState(Word):
-    """What a participant answers to a look-up of a transaction."""
+    """A participant's answer to a look-up of a transaction."""
 
     UNKNOWN = "unknown"
     FORGOTTEN = "forgotten"
@@ -132,7 +132,7 @@ class Severity(Word):
 
 
 class Verdict(Word):
-    """What is safe: leave it, deliver it, decide abort by the log, ask a person."""
+    """The safe action: leave it, deliver it, decide abort by the log, ask a person."""
 
     LEAVE = "leave"
     FINISH = "finish"
@@ -169,7 +169,7 @@ def advance(state: TransactionState, event: TransactionEvent) -> TransactionStat
 
 
 class RequestState(Word):
-    """What became of a request that an outbox's partner did not take."""
+    """The state of a request that an outbox's partner did not take."""
 
     QUARANTINED = "quarantined"
     WAITING = "waiting"  # to be sent again
@@ -178,7 +178,7 @@ class RequestState(Word):
 
 
 class UnfitKind(Word):
-    """What it is that does not fit at a participant."""
+    """The kind of a misfit at a participant."""
 
     SETTING = "setting"  # at its broker, or of its tables: it works meanwhile
     BROKER = "broker"  # it does not answer: nothing is published

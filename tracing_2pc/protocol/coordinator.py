@@ -70,18 +70,18 @@ _GONE: Final = (
 class Coordinator:
     """Decides for one application; all that it must not lose is in the log.
 
-    `recovered` is called at a run's first batch, when what earlier runs left has been
-    delivered and before anything is written. What it raises aborts the attempt.
-    `describe` says what failed, in a line that goes on record with the abort.
-    `journals` returns those that are known, of the participants that are services; it
-    is given the names of those that have voted. `rejects` names the participant that
-    keeps the rows which others refused: more than `rejects_at_most` abort the batch.
+    `recovered` is called at a run's first batch, after the transactions of earlier runs
+    were delivered and before anything is written. An exception aborts the attempt.
+    `describe` returns a failure as a line, which is recorded with the abort. `journals`
+    returns those that are known, of the participants that are services; it is given the
+    names of those that have voted. `rejects` names the participant that keeps the rows
+    which others refused: more than `rejects_at_most` abort the batch.
 
     Of a `stream` Spark counts the batches: one that it begins after a batch that is not
     committed is refused (`DecisionLog.begin`). `facts` go on record with each attempt.
 
-    Waits end when `retry.stopping` says so: the batch then stays in the log, and the
-    next start goes on with it.
+    Waits end when `retry.stopping` returns True: the batch then stays in the log, and
+    the next start goes on with it.
     """
 
     application: str
@@ -232,18 +232,19 @@ class Coordinator:
         raise_if_superseded(decided, cause)
 
     def recover(self) -> set[TransactionId]:
-        """Finish what is decided, oldest first. What is undecided is left to `begin`.
+        """Finish decided transactions, oldest first; leave undecided ones to `begin`.
 
-        Commits are waited for, so that they reach a participant in batch order. What
-        is quarantined does not hold up the others.
+        Commits are waited for, so that they reach a participant in batch order. A
+        quarantined transaction does not hold up the others.
 
         Returns:
-            The commits that all who have branches of them have acknowledged just now.
-            An acknowledgement from before a crash is no proof that it is still there:
-            the participant may have been put back to an earlier state since.
+            The commits that all participants with branches of them have just
+            acknowledged. An acknowledgement from before a crash is no proof that it is
+            still there: the participant may have been restored to an earlier state
+            since.
 
         Raises:
-            CommitPendingError: as `open`; what is younger was not tried.
+            CommitPendingError: as `open`; younger transactions were not tried.
             ConfigurationError: one is in another journal than an address leads to.
             HeuristicError: the first that was quarantined, after all were tried.
         """
@@ -302,7 +303,7 @@ class Coordinator:
     def decide(
         self, record: TransactionRecord, receipts: Receipts
     ) -> TransactionRecord:
-        """Decide commit: the commit point. What it raises is to be failed."""
+        """Decide commit: the commit point. Its exceptions are for `fail`."""
         raise_if_refused(record, receipts)
         # Rule 1: decide commit only with every vote; the log checks it again.
         check_votes(record, receipts)
@@ -379,11 +380,11 @@ class Coordinator:
         if record.decision is None:
             return
         for name in sorted({*self._elsewhere(record)} & {*record.pending}):
-            is_at, found = record.journals[name], self.journals(())[name]
+            is_at, journal = record.journals[name], self.journals(())[name]
             raise ConfigurationError(
                 f"{record.id} is decided {record.decision}, and {name} has it in "
-                f"journal {is_at.id} at {is_at.url}; {found.url} is journal "
-                f"{found.id}: either this is not the log of these participants, or "
+                f"journal {is_at.id} at {is_at.url}; {journal.url} is journal "
+                f"{journal.id}: either this is not the log of these participants, or "
                 f"{name} is another one now. Point `log` and the address of {name} at "
                 "the right ones until it is finished; if that journal is gone for "
                 f"good: `tracing-2pc resolve {record.id} --give-up {name}`",
@@ -392,7 +393,7 @@ class Coordinator:
             )
 
     def _check_asked(self, record: TransactionRecord) -> None:
-        """Skip no replay for a participant that nobody asked when it was adopted."""
+        """Skip no replay for a participant that was not asked at the adoption."""
         had = record.participants
         unasked = ", ".join(name for name in self.participants if name not in had)
         if unasked and self.replaces != frozenset(had):
@@ -406,7 +407,7 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _failing(self, record: TransactionRecord, receipts: Receipts) -> Iterator[None]:
-        """Fail the transaction with whatever is raised inside, and raise it."""
+        """Fail the transaction with any exception raised inside, and raise it."""
         try:
             yield
         except InDoubtError:

@@ -1,6 +1,6 @@
 """The transaction timeout: a warning at 0.8 of it, then abort is asked for.
 
-Whether it is over is for the log to say: `DecisionLog.expire`.
+Only the log judges whether it is over: `DecisionLog.expire`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Expiry:
             self.cancel(self.record)
 
     def raise_with_advice(self, error: AbortedError) -> None:
-        """Raise an abort, which was sent, again; with what to set, if it helps."""
+        """Raise an abort, which was sent, again; with the setting that would help."""
         if self.expired and (advice := self._advice()):
             id_ = str(self.record.id)
             raise AbortedError(f"{error} {advice}", transaction_id=id_) from error

@@ -54,11 +54,12 @@ def decide_commit(
     receipts: Sequence[Receipt],
     retry: RetryPolicy,
 ) -> TransactionRecord | None:
-    """Decide commit; a decide that got no answer is asked again, never taken for a no.
+    """Decide commit; ask again without an answer, never take silence for a no.
 
     Raises:
         DecisionUnknownError: still no answer after the inline tries, or the query is
-            being stopped. The next start asks the log and goes on from what stands.
+            being stopped. The next start asks the log and goes on from the decision
+            that stands.
     """
     last: TwoPhaseError | None = None
     for tries in itertools.islice(retry.tries(), retry.inline_tries):
@@ -93,9 +94,9 @@ def decide_abort(
     made here is counted here, one that stood is not.
     """
     try:
-        why = _cause_of_abort(cause)
+        word = _cause_of_abort(cause)
         line = in_a_line(detail)
-        decided = log.decide(record.id, Decision.ABORT, cause=why, detail=line)
+        decided = log.decide(record.id, Decision.ABORT, cause=word, detail=line)
     except TwoPhaseError:
         text = "could not record the abort: transaction=%s"
         logger.exception(text, record.id, extra=record.log_fields)

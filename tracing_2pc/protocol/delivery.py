@@ -73,8 +73,8 @@ class Delivery:
         `tries` is the number of this try, if there is to be another.
 
         Returns:
-            What came instead of an acknowledgement, by participant. Empty means that
-            the transaction is finished.
+            The answers without an acknowledgement, by participant. Empty means that the
+            transaction is finished.
 
         Raises:
             HeuristicError: an answer contradicts the decision, or the data is lost
@@ -112,11 +112,11 @@ class Delivery:
     def abort(self, record: TransactionRecord) -> None:
         """Send an abort once, and don't wait for it.
 
-        What is not acknowledged stays `aborting`, and is sent again before the next
-        batch, at start and by recovery.
+        An abort that is not acknowledged stays `aborting`, and is sent again before the
+        next batch, at start and by recovery.
 
         Raises:
-            HeuristicError: somebody has committed; the transaction is quarantined.
+            HeuristicError: a participant has committed; the transaction is quarantined.
         """
         try:
             self.send_once(record)
@@ -181,8 +181,9 @@ class Delivery:
 
         The log of a copied checkpoint fits the query and not the participants. So those
         that have branches of it get the commit again; the others could take an empty
-        one for news. *Forgotten* means that it was there. What a person has concluded
-        is not asked for, nor one that was `replaced`. `give_up` is as for `commit`.
+        one for a new transaction. *Forgotten* means that it was there. A transaction
+        that a person has concluded is not asked for, nor one that was `replaced`.
+        `give_up` is as for `commit`.
 
         Raises:
             ConfigurationError: a participant does not know it: nothing was changed.
@@ -225,7 +226,7 @@ class Delivery:
         )
 
     def forget(self, application: str, before: float) -> None:
-        """Forget a slice of what finished before; if it fails, it can wait."""
+        """Forget a slice of old finished transactions; if it fails, it can wait."""
         try:
             # Rule 17: the log keeps a record until Spark has begun a later batch.
             self._log.forget(application, finished_before=before, limit=SLICE)
@@ -250,11 +251,11 @@ class Delivery:
             return dict.fromkeys(current.pending, str(error))
 
     def _read(self, record: TransactionRecord) -> TransactionRecord:
-        """Return it as the log has it now, or as it was if the log does not say.
+        """Return the log's current record, or the given one if the log does not answer.
 
-        A log that is behind what it once returned, as a replica that took over, takes
-        no decision back: the commit is decided again there. Without a record the commit
-        is sent all the same; if it was only forgotten, the participants answer so.
+        A log that is behind its own answer, as a replica that took over, takes no
+        decision back: the commit is decided again there. Without a record the commit is
+        sent all the same; if it was only forgotten, the participants answer so.
         """
         try:
             current = self._log.read(record.id)
@@ -273,11 +274,11 @@ class Delivery:
     def _ask_all(
         self, record: TransactionRecord
     ) -> tuple[Mapping[str, Answer], Mapping[str, str | None] | None]:
-        """Ask all who have not acknowledged, and put their answers on record.
+        """Ask all that have not acknowledged, and record their answers.
 
-        The last acknowledgements, if no other is missing then, are not on record yet:
-        they go there when the transaction is finished. Returns the participants whose
-        acknowledgement is still to be stored, and what could not be told.
+        The last acknowledgements, if no other is missing then, are not recorded yet:
+        they are stored when the transaction is finished. Returns the participants whose
+        acknowledgement is still to be stored, and the parts that could not be told.
         """
         reached = addresses_of(self._participants, record.id.application)
         known = {n: (n, reached[n]) for n in record.pending if n in reached}
@@ -286,12 +287,14 @@ class Delivery:
 
         def acknowledge(answers: Mapping[str, Answer]) -> None:
             nonlocal last
-            told = {n: _untold(a) for n, a in answers.items() if _acknowledges(a)}
-            missing.difference_update(told)
-            if told and not missing:
-                last = told
+            acknowledged = {
+                n: _untold(a) for n, a in answers.items() if _acknowledges(a)
+            }
+            missing.difference_update(acknowledged)
+            if acknowledged and not missing:
+                last = acknowledged
                 return
-            for name, untold in told.items():
+            for name, untold in acknowledged.items():
                 self._log.acknowledge(record.id, name, untold)
 
         ask = partial(self._ask_measured, record)
@@ -405,7 +408,7 @@ def _acknowledges(answer: Answer) -> bool:
 
 
 def _untold(answer: Answer) -> str | None:
-    """Return what an own sink could not be told, as it is put on record."""
+    """Return the part that an own sink could not be told, as it is recorded."""
     return None if answer is None else str(answer)[:300]
 
 
@@ -419,7 +422,7 @@ def _is_of_data(answer: ParticipantRefusedError) -> bool:
 
 
 def _confirms(record: TransactionRecord, name: str, answer: Answer) -> bool:
-    """Say if it has, or had, a finished commit; False is silence, an error is a no."""
+    """Return True if it has or had a finished commit, False for silence; raise a no."""
     if answer is None or isinstance(answer, ParticipantGivenUpError):
         return True  # it was acknowledged; what became of it since nobody can ask
     is_elsewhere = answer.refusal is Refusal.MISDIRECTED
@@ -449,9 +452,9 @@ def _result(answer: Answer) -> str:
 
 
 def _unreachable(record: TransactionRecord, missing: list[str]) -> ConfigurationError:
-    """Say which participant has no address here, and what to do about it."""
+    """Return the error for a participant without an address here, with the cure."""
     name = next((n for n in missing if n not in record.job_only), missing[0])
-    what = (
+    problem = (
         "is a sink of the job's own, which nobody else can tell. Start the job: it "
         "finishes this first"
         if name in record.job_only
@@ -459,16 +462,16 @@ def _unreachable(record: TransactionRecord, missing: list[str]) -> Configuration
         f"{how_to_add(name, record.address_of(name))} until this is finished"
     )
     return ConfigurationError(
-        f"{record.id} is decided {record.decision}, and participant {name!r} {what}",
+        f"{record.id} is decided {record.decision}, and participant {name!r} {problem}",
         transaction_id=str(record.id),
         participant=name,
     )
 
 
-def _quarantined(record: TransactionRecord, why: str) -> HeuristicError:
+def _quarantined(record: TransactionRecord, contradiction: str) -> HeuristicError:
     return HeuristicError(
-        f"{record.id} is decided {record.decision} and quarantined: {why}. Compare "
-        "what the participants hold, then `tracing-2pc resolve "
+        f"{record.id} is decided {record.decision} and quarantined: {contradiction}. "
+        "Compare what the participants hold, then `tracing-2pc resolve "
         f"{record.id}`; the application stays closed until then",
         transaction_id=str(record.id),
     )

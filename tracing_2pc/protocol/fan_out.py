@@ -23,9 +23,10 @@ def ask_at_once(
     """Call `ask` for each of them, in a thread each; return their answers, by name.
 
     The caller's context goes along: their requests are children of its span. All are
-    asked, whatever one of them raises; the first error, in their order, then goes on.
-    `each` is given answers in the caller's thread: one that has come, and those that
-    come within `TOGETHER` of it. What it raises goes on when all have been asked.
+    asked, even if one of them raises; the first error, in their order, is then raised.
+    `each` is called with answers in the caller's thread: one that has arrived, and
+    those that arrive within `TOGETHER` of it. Its exception is raised when all have
+    been asked.
     """
     if not participants:
         return {}

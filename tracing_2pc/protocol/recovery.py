@@ -19,7 +19,7 @@ from tracing_2pc.protocol.delivery import Delivery
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """What a sweep did about one transaction, and what is left to do."""
+    """Result of a sweep for one transaction, and the work that is left."""
 
     record: TransactionRecord
     done: bool
@@ -29,11 +29,11 @@ class RecoveryResult:
 
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """Finishes what the log has decided and aborts what ran out of time.
+    """Finishes decided transactions and aborts those that ran out of time.
 
-    Safe beside a running driver: what is decided may be delivered by anybody, and an
-    active attempt is aborted only by the log, when the log finds that the deadline that
-    its job set has passed (rule 8). If the log cannot be read, nothing is touched.
+    Safe beside a running driver: any process may deliver a decision, and an active
+    attempt is aborted only by the log, when the log finds that the deadline that its
+    job set has passed (rule 8). If the log cannot be read, nothing is touched.
     """
 
     log: DecisionLog
@@ -100,14 +100,14 @@ class Recovery:
             failpoint("recovery.after_expire")
             record = decided
         try:
-            found = dataclasses.replace(record, recovering=True)
-            missing = self.delivery.send_once(found)
+            recovering = dataclasses.replace(record, recovering=True)
+            missing = self.delivery.send_once(recovering)
             if record.own_sinks:  # one of them may just have been given up
                 record = self.log.read(record.id) or record
         except TwoPhaseError as error:
             return RecoveryResult(record, done=False, remark=str(error))
         if missing:
-            reasons = "; ".join(f"{name} ({why})" for name, why in missing.items())
+            reasons = "; ".join(f"{name} ({cause})" for name, cause in missing.items())
             remark = f"not acknowledged: {reasons}"
             return RecoveryResult(record, done=False, remark=remark)
         word = "committed" if record.decision is Decision.COMMIT else "aborted"

@@ -1,6 +1,6 @@
 """Whether everybody on record has voted: the condition of a commit (rule 1).
 
-What a participant answers to a prepare, its vote, is in `participant/answers.py`.
+A participant's answer to a prepare, its vote, is in `participant/answers.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tracing_2pc.core.states import Vote
 
 
 def raise_if_refused(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
-    """Raise the first vote to abort, in the words of who has voted.
+    """Raise the first vote to abort, in the words of its participant.
 
     Raises:
-        ParticipantRefusedError: somebody votes abort.
+        ParticipantRefusedError: a participant votes abort.
     """
     for receipt in receipts:
         if receipt.vote is Vote.ABORT:
@@ -54,14 +54,14 @@ def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
         partition = (name, receipt.branch.partition)
         if name == record.rejects:
             if receipt.branch in keeping:
-                why = f"{name} has two receipts for it"
-                raise refuse_receipt(record, receipt, why)
+                detail = f"{name} has two receipts for it"
+                raise refuse_receipt(record, receipt, detail)
             keeping.add(receipt.branch)
             continue
         if partition in partitions:
             # Twins of one task: committing both would write its rows twice.
-            why = f"{name} has two receipts for its partition"
-            raise refuse_receipt(record, receipt, why)
+            detail = f"{name} has two receipts for its partition"
+            raise refuse_receipt(record, receipt, detail)
         partitions.add(partition)
         voters[receipt.branch].add(name)
     _check_nobody_is_missing(record, voters)
@@ -96,11 +96,11 @@ def _no_vote(record: TransactionRecord, missing: set[str], where: str) -> Contra
 
 
 def refuse_receipt(
-    record: TransactionRecord, receipt: Receipt, what: str
+    record: TransactionRecord, receipt: Receipt, detail: str
 ) -> ContractError:
     """Return the error for a receipt that a commit cannot stand on."""
     return ContractError(
-        f"{record.id} cannot commit, receipt of branch {receipt.branch}: {what}",
+        f"{record.id} cannot commit, receipt of branch {receipt.branch}: {detail}",
         transaction_id=str(record.id),
         participant=receipt.participant,
     )

@@ -55,8 +55,8 @@ class Schema:
     The version is raised only when an earlier release must not read the tables.
 
     Args:
-        prefix: that the names of its tables begin with.
-        kind: what it is the store of. Another kind is refused.
+        prefix: of the names of its tables.
+        kind: of the store. Another kind is refused.
         version: of the tables that this release makes.
         store: the store's name in messages.
         unreleased: a table of a version before the first release, which is refused.
@@ -169,8 +169,8 @@ class Schema:
     ) -> Iterator[tuple[sa.Table, sa.Column[Any]]]:
         for table in self.metadata.tables.values():
             if columns := [column for column in table.columns if _SINCE in column.info]:
-                found = sa.inspect(connection).get_columns(table.name)
-                names = {column["name"] for column in found}
+                stored = sa.inspect(connection).get_columns(table.name)
+                names = {column["name"] for column in stored}
                 yield from ((table, c) for c in columns if c.name not in names)
 
 

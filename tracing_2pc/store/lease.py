@@ -12,7 +12,7 @@ _LONGEST: Final = 10
 
 
 class LeaseState(enum.Enum):
-    """What became of a wish to hold a lease."""
+    """Result of a request for a lease."""
 
     RENEWED = "renewed"
     """The same process had it before, and no other one since."""

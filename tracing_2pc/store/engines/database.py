@@ -1,4 +1,4 @@
-"""A database of a store: how its transactions are opened, and what its errors say."""
+"""A database of a store: how its transactions are opened, and its errors' texts."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Database:
 
     `engine`, which is that of `write`, has the pool. The statements that begin a
     transaction are given for each word. `clock` is an SQL expression in Unix seconds.
-    `failure` makes what is raised instead of SQLAlchemy's errors, from the text and
-    whether that says what mends it. `sessions_lost` counts the sessions of this process
-    that ended by themselves: what answers the next one may be another server.
+    `failure` makes the exception that replaces SQLAlchemy's errors, from the text and
+    whether that names the cure. `sessions_lost` counts the sessions of this process
+    that ended by themselves: another server may answer the next one.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class Database:
             selected: PostgreSQL only: SQL expressions, which the statement that begins
                 the transaction selects as well.
             lock: a name of which this transaction has the exclusive lock.
-            unanswered: makes what is raised when the commit itself fails: then nobody
-                knows whether it was written.
+            unanswered: makes the exception for a failed commit: it is then unknown
+                whether the change was written.
         """
         with self._begun(self.engine, selected, lock) as connection:
             yield connection
@@ -167,8 +167,8 @@ class Database:
     ) -> Sequence[sa.Row[Any]]:
         """Execute one statement that is a transaction: one round trip. PostgreSQL only.
 
-        The statement selects `FLUSHED`. `unanswered` makes what is raised when the
-        session ends meanwhile: then nobody knows whether it was written.
+        The statement selects `FLUSHED`. `unanswered` makes the exception for a session
+        that ends meanwhile: it is then unknown whether the change was written.
         """
         with self.translated():
             try:
@@ -203,11 +203,11 @@ class Database:
                 raise
 
     def read_only_reason(self) -> str:
-        """Return why nobody can write here now; empty where that is not known."""
+        """Return why no process can write here now; empty where that is not known."""
         return ""
 
     def durability(self) -> dict[str, str]:
-        """Return the settings that say whether a durable commit survives a crash."""
+        """Return the settings that decide whether a durable commit survives a crash."""
         begin = self.engine.get_execution_options()[BEGIN]
         # Without SQLite's lock: a question waits for no writer.
         unlocked = [statement.removesuffix(" IMMEDIATE") for statement in begin]
@@ -302,7 +302,7 @@ _CAUSES: Final[tuple[tuple[frozenset[str], tuple[str, ...], str], ...]] = (
 
 
 def describe_not_now(error: Exception) -> str | None:
-    """Return why a database does not serve now, as any caller may be told.
+    """Return why a database does not serve now, in words for any caller.
 
     It has no address, no name and nothing of a record. None for another cause: then
     the database did not answer, as far as is known.
@@ -330,9 +330,9 @@ def refuse_not_now(error: Exception) -> str:
 def storable(connection: sa.Connection, text: str) -> str:
     """Return a text as the database can hold it: other characters are escaped.
 
-    For what came from elsewhere and must go on record, as an answer of a sink. Where
-    the encoding of a PostgreSQL is not UTF-8, all but ASCII is escaped. A secret that
-    we know is cut.
+    For foreign text that must be recorded, such as an answer of a sink. Where the
+    encoding of a PostgreSQL is not UTF-8, all but ASCII is escaped. A known secret is
+    cut.
     """
     encoding = "utf-8"
     if connection.dialect.name == "postgresql":
@@ -344,26 +344,26 @@ def storable(connection: sa.Connection, text: str) -> str:
 
 
 class NotNowError(Exception):
-    """What a database does not allow now, and who may mend it; tells no record."""
+    """A database does not allow it now; names who may change that, and no record."""
 
 
-def not_now(why: str) -> sa.exc.OperationalError:
+def not_now(detail: str) -> sa.exc.OperationalError:
     """Make the error of a session that is of no use."""
     return sa.exc.OperationalError(
-        "", {}, NotNowError(why), connection_invalidated=True
+        "", {}, NotNowError(detail), connection_invalidated=True
     )
 
 
 def leave_where(
     engine: sa.Engine, reason: Callable[[sa.engine.ExceptionContext], str | None]
 ) -> None:
-    """Drop a pool's sessions at an error that is a reason to, and say what mends it."""
+    """Drop a pool's sessions at an error that is a reason to, and name the cure."""
 
     def leave(context: sa.engine.ExceptionContext) -> sa.exc.OperationalError | None:
-        if (why := reason(context)) is None:
+        if (detail := reason(context)) is None:
             return None
         context.is_disconnect = True
-        return not_now(why)
+        return not_now(detail)
 
     sa.event.listen(engine, "handle_error", leave, retval=True)
 

@@ -6,7 +6,7 @@ does.
 
 A small batch is mostly round trips. Sessions are in autocommit mode, and `BEGIN`
 travels with the settings and locks of its transaction in one request. It fails there
-where nothing may be written (`_WRITABLE`), before anything is read: what a standby has
+where nothing may be written (`_WRITABLE`), before anything is read: a standby's data
 may be behind, and is no evidence. A read ends without ROLLBACK, at which psycopg would
 drop the statements that it has prepared; one statement that reads needs no transaction
 at all.
@@ -123,8 +123,7 @@ class PostgreSQL(Database):
                 if _has_news(connection):
                     connection.execute(";")
             except engine.dialect.loaded_dbapi.Error:
-                why = "the session has ended"
-                raise sa.exc.DisconnectionError(why) from None
+                raise sa.exc.DisconnectionError("the session has ended") from None
 
         @sa.event.listens_for(engine, "connect")
         def prepare_session(connection: Any, _: object) -> None:
@@ -149,7 +148,7 @@ class PostgreSQL(Database):
         return (f"pg_advisory_xact_lock({advisory_key(name)})",)
 
     def read_only_reason(self) -> str:
-        """Return that nobody may write, if each new session is opened so."""
+        """Return a reason if each new session is opened read-only."""
         with self.look() as connection:
             return _READ_ONLY if connection.scalar(_IS_READ_ONLY) else ""
 
@@ -166,7 +165,7 @@ class PostgreSQL(Database):
 
 
 def _has_news(connection: Any) -> bool:
-    """Say whether the server has sent an idle session something, such as its end."""
+    """Return whether the server has sent an idle session a message, such as its end."""
     poll = select.poll()  # unlike `select.select` it takes any number of a file
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
@@ -197,19 +196,19 @@ def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
     session: Any = context.connection.connection.driver_connection
     quote = context.dialect.identifier_preparer.quote
     role = quote(session.info.user)
-    why = str(error).partition("\n")[0]
+    message = str(error).partition("\n")[0]
     if state == "3F000":
         return (
-            f"{why}. Run: CREATE SCHEMA AUTHORIZATION {role}; or let search_path of "
-            f"{role} name a schema on which it has USAGE and CREATE"
+            f"{message}. Run: CREATE SCHEMA AUTHORIZATION {role}; or let search_path "
+            f"of {role} name a schema on which it has USAGE and CREATE"
         )
-    lacking = _LACKING.search(why)
+    lacking = _LACKING.search(message)
     if lacking is None:
         is_owners = statement.startswith("ALTER TABLE")
         run = f". As its owner run: {statement}" if is_owners else ""
-        return f"{why}, as role {role}{run}"
+        return f"{message}, as role {role}{run}"
     right = _RIGHTS.get(lacking[1], _RIGHTS["table"])
-    return f"{why}. Run: GRANT {right} {quote(lacking[2])} TO {role}"
+    return f"{message}. Run: GRANT {right} {quote(lacking[2])} TO {role}"
 
 
 _LACKING: Final = re.compile(r"permission denied for (\w+) (.+)")
@@ -226,7 +225,7 @@ def peer_timeout() -> str:
 
 
 def _is_pooled(connection: Any) -> bool:
-    """Say whether a pooler stands before the server, by a new psycopg connection.
+    """Return whether a pooler is before the server, by a new psycopg connection.
 
     A pooler makes up the process id that it gave the client. Then nothing is prepared
     from now on: the next transaction may be another session's.

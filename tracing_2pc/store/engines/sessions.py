@@ -1,8 +1,9 @@
-"""A session of PostgreSQL that tells a server at work from one that says nothing.
+"""A session of PostgreSQL that tells a server at work from one that is silent.
 
 A statement may take as long as it takes, and no time limit tells that from a server
-that is frozen, or from an answer that is lost. So who has waited for a while asks by a
-second session: whether it is answered at all, and whether the server waits for us.
+that is frozen, or from an answer that is lost. So a session that has waited for a while
+asks through a second one: whether the server answers at all, and whether it waits for
+us.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ class Session(psycopg.Connection[Any]):
             return True  # nothing that it is asked until then takes long
         return not self.is_pooled and (row is None or row[0] == "ClientRead")
 
-    def _end(self, why: str) -> None:
+    def _end(self, message: str) -> None:
         self.close()
-        raise psycopg.OperationalError(why)
+        raise psycopg.OperationalError(message)
 
 
 class _SilentError(psycopg.OperationalError):

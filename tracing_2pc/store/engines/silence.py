@@ -1,4 +1,4 @@
-"""How long a database may say nothing to whoever asks."""
+"""How long a database may leave a caller without a sign of life."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _limit: Final[ContextVar[float | None]] = ContextVar("silence", default=None)
 
 @contextlib.contextmanager
 def answering_within(seconds: float) -> Iterator[None]:
-    """End a session of PostgreSQL that hears nothing for so long of a silent server.
+    """End a session of PostgreSQL whose server is silent for so many seconds.
 
     In this thread. A server is silent if a second session gets no answer in that time
-    either, or finds that it waits for the first one's client: what was sent, or its
-    answer, is lost. Whether the statement was executed is not known then. A statement
-    that is at work is waited for. To connect may take whole seconds, at least two.
+    either, or finds that the server waits for the first one's client: the request, or
+    its answer, is lost. It is then unknown whether the statement was executed. A
+    running statement is waited for. To connect may take whole seconds, at least two.
     """
     before = _limit.set(seconds)
     try:

@@ -84,8 +84,8 @@ class SQLite(Database):
             try:
                 _write_ahead(connection, lock_wait)
             except (sqlite3.Error, UnicodeError) as error:
-                if (why := _damage(error)) is not None:
-                    raise not_now(why) from None
+                if (damage := _damage(error)) is not None:
+                    raise not_now(damage) from None
                 raise sa.exc.OperationalError("", {}, error) from None
 
         @sa.event.listens_for(engine, "invalidate")
@@ -121,18 +121,18 @@ def _damage(error: BaseException) -> str | None:
 
 
 def storage_faults(database: Database) -> list[str]:
-    """Read all of a SQLite file; say what is damaged, a line each; [] if nothing is.
+    """Read all of a SQLite file; return its faults, a line each; [] without any.
 
-    Tables and their indexes are held against each other, which no read of a record
-    does. It takes as long as reading the file. What a row holds, its checksum tells.
+    Tables and their indexes are compared, which no read of a record does. It takes as
+    long as reading the file. The content of a row is checked by its checksum.
     """
     try:
         with database.read() as connection:
             lines = connection.exec_driver_sql("PRAGMA integrity_check(10)").scalars()
-            found = [line.replace("\n", " ") for line in lines if line != "ok"]
+            faults = [line.replace("\n", " ") for line in lines if line != "ok"]
     except Exception as error:  # noqa: BLE001 - the owner's, or the driver's
-        found = [str(error).partition("\n")[0]]
-    return [f"{database.address}: {DAMAGED.format(line)}" for line in found]
+        faults = [str(error).partition("\n")[0]]
+    return [f"{database.address}: {DAMAGED.format(line)}" for line in faults]
 
 
 def _write_ahead(connection: sqlite3.Connection, wait: float) -> None:

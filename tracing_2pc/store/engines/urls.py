@@ -1,4 +1,4 @@
-"""Addresses of databases: which are accepted, and what of them may be shown."""
+"""Addresses of databases: the accepted ones, and the parts that may be shown."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def missing_file(url: sa.URL) -> str | None:
 
 
 def describe_place(url: sa.URL) -> dict[str, str | int]:
-    """Return what OpenTelemetry's conventions say of a database; nothing secret."""
+    """Return a database's attributes by OpenTelemetry's conventions; nothing secret."""
     system, name = url.get_backend_name(), url.database or ""
     if system == "sqlite":
         name = pathlib.PurePath(name).name

@@ -16,7 +16,7 @@ Writes = tuple[Write, ...]
 
 
 def supports_joined_writes(dialect: str) -> bool:
-    """Say whether a database takes several writes in one statement."""
+    """Return whether a database takes several writes in one statement."""
     return dialect == "postgresql"
 
 

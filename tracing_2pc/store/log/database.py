@@ -20,8 +20,8 @@ def connect(
 ) -> Database:
     """Prepare the connections for a URL or `env:NAME`; opens none yet.
 
-    What they raise is `DecisionLogError`, without any password of the URL. `lock_wait`
-    is in seconds.
+    Their errors are `DecisionLogError`, without any password of the URL. `lock_wait` is
+    in seconds.
 
     Raises:
         ConfigurationError: not a URL of ours, one with a literal password, or, if it

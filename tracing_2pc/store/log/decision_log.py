@@ -1,4 +1,4 @@
-"""The decision log, in SQLite or PostgreSQL: what changes it."""
+"""The decision log, in SQLite or PostgreSQL: its changes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ _RESUME: Final = {
 class SqlDecisionLog(SqlLogReader):
     """`OperatorLog` on SQLite or PostgreSQL. Safe to use from several threads.
 
-    `core.ports.DecisionLog` says what each method promises, and which of them a batch
-    needs; `rules.py` what may begin and move. A change of more than a delivery locks
-    its application first: the changes of one application happen one after another.
+    `core.ports.DecisionLog` has the promise of each method, and which of them a batch
+    needs; `rules.py` decides what may begin and move. A change of more than a delivery
+    locks its application first: the changes of one application happen one after
+    another.
     """
 
     def __repr__(self) -> str:
@@ -138,7 +139,7 @@ class SqlDecisionLog(SqlLogReader):
 
     @contextlib.contextmanager
     def _noting_passed(self, batch: int) -> Iterator[None]:
-        """Put on record, in a change of its own, what a stream has passed."""
+        """Record, in a change of its own, that a stream has passed a batch."""
         try:
             yield
         except rules.PassedError as error:
@@ -227,17 +228,17 @@ class SqlDecisionLog(SqlLogReader):
             rules.check_acknowledge(record, participant)
 
     def acknowledge_last(
-        self, record: TransactionRecord, told: Mapping[str, str | None]
+        self, record: TransactionRecord, answers: Mapping[str, str | None]
     ) -> None:
         """Record the last acknowledgements and close the transaction, in one change."""
         is_usual = record.state in _FINISHING and not record.given_up
-        if is_usual and not any(told.values()):
+        if is_usual and not any(answers.values()):
             now = self._now()
             finished = rules.apply_event(record, TransactionEvent.FINISH, finished=now)
             values = {
                 "of": record.id.application,
                 "one": str(record.id),
-                "by": list(told),
+                "by": list(answers),
                 "untold": None,
                 "at": now,
                 "state_before": str(record.state),
@@ -252,7 +253,7 @@ class SqlDecisionLog(SqlLogReader):
                     if finished.state is TransactionState.COMMITTED:
                         self._change(connection).drop_receipts_before(finished)
                     return
-        for participant, untold in told.items():
+        for participant, untold in answers.items():
             self.acknowledge(record.id, participant, untold)
         self.finish(record.id)
 
@@ -380,8 +381,14 @@ class SqlDecisionLog(SqlLogReader):
                     "goes on is in the log. To reprocess on purpose, choose a new "
                     "application name and a new checkpoint."
                 )
-            why = "it ran before without this log"
-            change.sign("init", application, who, why, None, f"from batch {from_batch}")
+            change.sign(
+                "init",
+                application,
+                who,
+                "it ran before without this log",
+                None,
+                f"from batch {from_batch}",
+            )
 
     def adopt(
         self,

@@ -33,11 +33,11 @@ Read = Callable[[Any], Any]
 
 
 class Fact(NamedTuple):
-    """A column, what a record stores there, and what is read back.
+    """A column, the value that a record stores there, and how it is read back.
 
-    `read` is None where no field of the record has that name. What `changes` is stored
-    again with each new state. What is `foreign` is a text from elsewhere: it may hold
-    characters that the database does not take.
+    `read` is None where no field of the record has that name. A fact that `changes` is
+    stored again with each new state. A `foreign` one is text from elsewhere: it may
+    hold characters that the database does not take.
     """
 
     name: str
@@ -135,12 +135,12 @@ def _rows(stored: int | None) -> int:
 
 
 def checksum_of(record: TransactionRecord) -> str:
-    """Return SHA-256 over what the protocol reads: a torn or edited record is noticed.
+    """Return SHA-256 over what the protocol reads: it detects a torn or edited record.
 
-    The receipts of what is committed everywhere are dropped later: not over those. The
-    ids of journals are in it, because a participant with another id is told nothing;
-    their addresses are not, because nothing is opened that the log names. Of a launch
-    it covers the place too: that is where an abort looks for what was made.
+    Not over the receipts of a batch that is committed everywhere: they are dropped
+    later. The ids of journals are in it, because a participant with another id is told
+    nothing; their addresses are not, because no address in the log is opened. Of a
+    launch it covers the place too: an abort looks there for the objects that were made.
     """
     committed = record.state is TransactionState.COMMITTED
     read = {

@@ -1,4 +1,4 @@
-"""What persons look at in the decision log: the SQL of its lists."""
+"""The SQL of the decision log's lists, for people."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ _WANTED: Final = {
 def summaries(
     order: str, *wanted: str, absent: Set[str] = frozenset()
 ) -> sa.TextClause:
-    """What one application has beyond a place, along the index.
+    """Select one application's transactions beyond a place, along the index.
 
-    `participant` is held against `:looked_at` transactions, since none may have it.
+    `participant` is looked for in `:looked_at` transactions, since none may have it.
     """
     conditions = [_PLACE.format(beyond=_BEYOND[order])]
     conditions += [_WANTED[name] for name in wanted if name != "participant"]

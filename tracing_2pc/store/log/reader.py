@@ -56,7 +56,7 @@ _values_of_delivery: Final = operator.attrgetter(
 
 
 class _Part(NamedTuple):
-    """What one application has for a page, and where it stopped to look for more."""
+    """One application's part of a page, and where the search for more stopped."""
 
     rows: Sequence[Any]
     stopped: TransactionId | None

@@ -1,4 +1,4 @@
-"""What a commit keeps of its receipts, and what they must say (rule 1)."""
+"""The part of its receipts that a commit keeps, and their checks (rule 1)."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _kept(record: TransactionRecord, receipt: Receipt) -> Receipt:
     try:
         text = canonical(receipt.handle)
     except (TypeError, ValueError):
-        why = "its handle is not plain JSON"
-        raise refuse_receipt(record, receipt, why) from None
+        raise refuse_receipt(record, receipt, "its handle is not plain JSON") from None
     if (size := len(text.encode())) > MAX_HANDLE:
-        why = f"its handle is {size} bytes, at most {MAX_HANDLE}"
-        raise refuse_receipt(record, receipt, why)
+        raise refuse_receipt(
+            record, receipt, f"its handle is {size} bytes, at most {MAX_HANDLE}"
+        )
     return dataclasses.replace(receipt, handle=json.loads(text))
 
 

@@ -102,8 +102,8 @@ class Change:
 
     def committed(self, application: str, batch: int) -> TransactionRecord | None:
         """Return the attempt of a batch that is decided commit."""
-        found = self.load(sql.COMMITTED, of=application, in_batch=batch)
-        return found[0] if found else None
+        records = self.load(sql.COMMITTED, of=application, in_batch=batch)
+        return records[0] if records else None
 
     def in_state(
         self, application: str, state: TransactionState
@@ -163,8 +163,8 @@ class Change:
 
     def read_unlocked(self, transaction: TransactionId) -> TransactionRecord | None:
         """Return the record, None if there is none."""
-        found = self.load(sql.ONE, one=str(transaction))
-        return found[0] if found else None
+        records = self.load(sql.ONE, one=str(transaction))
+        return records[0] if records else None
 
     def add(self, record: TransactionRecord) -> None:
         """Insert a record, its participants and its receipts."""
@@ -250,13 +250,13 @@ class Change:
         verb: str,
         about: TransactionId | str,
         who: str,
-        why: str,
+        reason: str,
         before: str | None,
         after: str,
     ) -> None:
         """Store what a person did."""
         row = {"at": self._now(), "verb": verb, "about": str(about)}
-        row |= {"who": who, "why": why}
+        row |= {"who": who, "why": reason}
         row |= {"before": before and str(before), "after": str(after)}
         self.connection.execute(sql.ADD_AUDIT, row)
 

@@ -37,7 +37,7 @@ class PassedError(ConfigurationError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApplicationStatus:
-    """What the log knows of an application when one of its batches wants to begin."""
+    """The log's facts about an application, at the begin of one of its batches."""
 
     application: str
     known: bool  # whether the log knew it before
@@ -80,7 +80,7 @@ def check_begin(
     batch: int,
     opening: Opening,
 ) -> None:
-    """Admit a batch of an application, or say what to do; see `DecisionLog.begin`."""
+    """Admit a batch of an application, or raise; see `DecisionLog.begin`."""
     run, query, participants = opening.run, opening.query or None, opening.participants
     if len(set(participants)) != len(participants):
         raise ConfigurationError(f"a participant is named twice: {participants}")
@@ -161,7 +161,7 @@ def _check_first_batch(application: str, batch: int, query: str | None) -> None:
 def _check_before(status: ApplicationStatus, batch: int) -> None:
     """Refuse what Spark begins after a batch that it counts as done, and that is not.
 
-    What was begun before the query was known had a caller's number. A record that was
+    An attempt begun before the query was known had a caller's number. A record that was
     adopted as aborted has no participants: it was no attempt that this log has seen.
     """
     if status.newest is None or status.query is None or not status.participants:
@@ -219,7 +219,7 @@ def _check_journals(
 
 
 def journals_of(status: ApplicationStatus, opening: Opening) -> dict[str, JournalAt]:
-    """Return those of a new attempt: who does not answer is the one that it was."""
+    """Return those of a new attempt: a silent participant keeps the one on record."""
     if set(status.participants) == set(opening.replaces):
         return dict(opening.journals)
     names = status.journals.keys() & set(opening.participants)
@@ -281,11 +281,13 @@ def apply_event(
 def check_acknowledge(record: TransactionRecord, participant: str) -> None:
     """Refuse an acknowledgement without a decision, or without being on record."""
     if record.state is TransactionState.ACTIVE:
-        what = "there is no decision to acknowledge"
+        problem = "there is no decision to acknowledge"
     elif participant not in record.participants:
-        what = f"{participant} is not on record"
+        problem = f"{participant} is not on record"
     else:
         return
     raise ContractError(
-        f"{record.id}: {what}", transaction_id=str(record.id), participant=participant
+        f"{record.id}: {problem}",
+        transaction_id=str(record.id),
+        participant=participant,
     )

@@ -1,9 +1,9 @@
-"""What a batch executes in the decision log, and whatever changes it.
+"""The statements of a batch in the decision log, and all that change it.
 
 The SQL of lists for persons is in `listing`.
 
-What is unfinished and what is committed is spelled as the partial indexes spell it:
-with a parameter in its place neither database would use them.
+*Unfinished* and *committed* are spelled as in the partial indexes: with a parameter
+instead, neither database would use these.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ _STATUS: Final = """
 
 @functools.cache
 def status(clock: str) -> sa.TextClause:
-    """What `begin` asks of an application; each from the first entries of an index.
+    """Select what `begin` needs of an application, each from an index's first entries.
 
     A row for each participant of its newest transaction, or one.
     """
@@ -180,10 +180,10 @@ def load_transactions(
     """Transactions in batch order, a row for each participant, at least one."""
     t, a, d = schema.transaction, schema.application, schema.delivery
     columns = [t.c[fact.name] for fact in present(absent)]
-    told = a.c.durable_forgotten_through.label("forgotten_through")
+    durable = a.c.durable_forgotten_through.label("forgotten_through")
     joined = t.outerjoin(a, a.c.name == t.c.application)
     return (
-        sa.select(*columns, told, *settled(d))
+        sa.select(*columns, durable, *settled(d))
         .select_from(joined.outerjoin(d, d.c.transaction_id == t.c.id))
         .where(which)
         .order_by(t.c.application, t.c.batch, t.c.attempt, d.c.position)
@@ -274,12 +274,12 @@ _BY: Final[sa.BindParameter[str]] = sa.bindparam("by", expanding=True)
 
 
 def _acknowledge() -> sa.Update:
-    t, d, one = schema.transaction, schema.delivery, sa.bindparam("one", type_=sa.Text)
-    is_decided = sa.exists().where(t.c.id == one, t.c.decided.is_not(None))
+    t, d, id_ = schema.transaction, schema.delivery, sa.bindparam("one", type_=sa.Text)
+    is_decided = sa.exists().where(t.c.id == id_, t.c.decided.is_not(None))
     return (
         d.update()
         .where(
-            d.c.transaction_id == one,
+            d.c.transaction_id == id_,
             d.c.participant.in_(_BY),
             d.c.acknowledged.is_(None),
             is_decided,
@@ -304,20 +304,20 @@ def _locked(dialect: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 @functools.cache
 def acknowledge_last(dialect: str) -> Writes:
-    """Acknowledge for all of `by`, and finish, unless somebody else is missing.
+    """Acknowledge for all of `by`, and finish, unless another one is missing.
 
     Only a record whose `state_before` and `checksum_before` are known. Where it changes
     no row of the transactions, the acknowledgements alone are stored.
     """
-    t, d, one = schema.transaction, schema.delivery, sa.bindparam("one", type_=sa.Text)
+    t, d, id_ = schema.transaction, schema.delivery, sa.bindparam("one", type_=sa.Text)
     others = (
         sa.exists()
-        .where(d.c.transaction_id == one, d.c.participant.not_in(_BY))
+        .where(d.c.transaction_id == id_, d.c.participant.not_in(_BY))
         .where(schema.is_null(d.c.acknowledged), schema.is_null(d.c.given_up))
     )
     finish = (
         t.update()
-        .where(t.c.id == one, t.c.state == sa.bindparam("state_before"), ~others)
+        .where(t.c.id == id_, t.c.state == sa.bindparam("state_before"), ~others)
         .where(t.c.checksum == sa.bindparam("checksum_before"))
         .where(*_locked(dialect))
         .values(
