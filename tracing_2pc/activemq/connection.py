@@ -33,7 +33,7 @@ _THEIRS: Final = logging.getLogger("stomp.py")
 if _THEIRS.level == logging.NOTSET:  # an error of ours says it, too
     _THEIRS.setLevel(logging.CRITICAL)
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 Headers = Mapping[str, str]
 
@@ -98,19 +98,19 @@ class Brokers:
         try:
             ssl.create_default_context(cafile=self.ca)
         except OSError as error:  # that of TLS is one, too
-            why = error.strerror or "no certificates"
-            raise ConfigurationError(f"ca: {self.ca}: {why}") from None
+            detail = error.strerror or "no certificates"
+            raise ConfigurationError(f"ca: {self.ca}: {detail}") from None
 
     def connect(self) -> Connection:
-        """Connect to the first that answers; `BrokerError` says why none does."""
+        """Connect to the first that answers; `BrokerError` names the cause for each."""
         password = self.password and read_secret(self.password, "password")
         reasons = []
         for place in self._places():
             try:
                 return Connection(place, self, password)
             except Exception as error:  # noqa: BLE001 - stomp.py's own may be any
-                said = str(error) or "nothing listens there, or it is no broker"
-                reasons.append(f"{place[0]}:{place[1]}: {said}")
+                detail = str(error) or "nothing listens there, or it is no broker"
+                reasons.append(f"{place[0]}:{place[1]}: {detail}")
         raise BrokerError(f"no broker answers: {'; '.join(reasons)}")
 
 
@@ -200,24 +200,24 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         """It is gone, or was silent for too long."""
         self._fail("the connection has ended")
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, error: str) -> None:
         with self._changed:
-            self._error = self._error or why
+            self._error = self._error or error
             self._changed.notify_all()
 
     # --- what is asked ---------------------------------------------------------------
 
-    def wait(self, found: Callable[[], Found], missing: str) -> Found:
+    def wait(self, poll: Callable[[], Result], missing: str) -> Result:
         """Wait, as long as an answer may take, until something is found."""
         until = time.monotonic() + self._timeout
         with self._changed:
-            while not (what := found()):
+            while not (result := poll()):
                 self._check()
                 left = until - time.monotonic()
                 if left <= 0:
                     raise BrokerError(missing)
                 self._changed.wait(left)
-        return what
+        return result
 
     def check(self) -> None:
         """Raise if the connection has failed."""
@@ -254,14 +254,14 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
         )
 
     def browse(self, queue: str) -> list[Delivery]:
-        """Look at what is in a small queue, delivered to somebody or not."""
+        """Browse the messages of a small queue, delivered to a consumer or not."""
         name = f"browse {next(self._numbers)}"
         browser = {"browser": "true"}
         self._ask(self._link.subscribe, f"/queue/{queue}", name, "auto", browser)
 
         def end() -> bool:
-            found = self._delivered.get(name)
-            return bool(found and found[-1].headers.get("browser") == "end")
+            deliveries = self._delivered.get(name)
+            return bool(deliveries and deliveries[-1].headers.get("browser") == "end")
 
         self.wait(end, f"it does not show queue {queue}")
         self._ask(self._link.unsubscribe, name)
@@ -301,10 +301,10 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
     def commit(self, transaction: str, keep: Callable[[], None]) -> None:
         """Commit, and wait until that is on disk, as long as the broker is there.
 
-        `keep` is called now and then; what it raises ends the wait.
+        `keep` is called now and then; its exception ends the wait.
 
         Raises:
-            BrokerError: nobody knows whether it is.
+            BrokerError: it is unknown whether it is.
         """
         receipt = f"commit {transaction}"
         self._ask(self._link.commit, transaction, receipt=receipt)
@@ -334,7 +334,7 @@ class Connection(stomp.ConnectionListener):  # type: ignore[misc]  # has no type
             raise BrokerError(f"the connection has ended: {error}") from None
 
     def close(self) -> None:
-        """End the connection, and with it what is not committed; wait for nobody."""
+        """End the connection, and with it any uncommitted transaction; do not wait."""
         transport = self._link.transport
         with contextlib.suppress(Exception):  # it may be gone already
             self._link.remove_listener("connection")

@@ -43,19 +43,19 @@ class ActiveMQIntake:
     one, and the inbox has its id. Any number may take from one queue.
 
     A message that cannot be an event goes to the broker's dead-letter queue, and the
-    log says why: its body is no JSON or too large, it has no id, or the id is in the
-    inbox with other content. The broker keeps there what is persistent; of other
-    messages it keeps nothing, unless it is told to (`processNonPersistent`).
+    log has the reason: its body is no JSON or too large, it has no id, or the id is in
+    the inbox with other content. The broker keeps persistent messages there; other
+    messages only if it is configured so (`processNonPersistent`).
 
     Args:
         inbox: where events are kept.
         addresses: of brokers, `host:port` for STOMP, separated by commas; the first
             that answers is taken, by each new connection.
         queue: that events come from.
-        id: header that is an event's id, as `order-id`: what a sender sends twice is
+        id: header that is an event's id, as `order-id`: a message that is sent twice is
             then stored once. Without it, it is the broker's `message-id`, which is
-            another one each time that a sender sends.
-        producer: whose ids they are; by default the queue's name.
+            another one for each send.
+        producer: that the ids are of; by default the queue's name.
         user: for brokers that ask for one.
         password: a reference, `env:NAME` or `file:PATH`.
         ca: a file with certificates: TLS, with brokers that one of them vouches for.
@@ -93,14 +93,14 @@ class ActiveMQIntake:
         self._most = most
         self._max_body_bytes = max_body_bytes
         self._stopping = threading.Event()
-        self._said = ""
+        self._logged = ""
 
     def stop(self) -> None:
         """Let `run` end, after what it has in hand."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Take messages until `stop`; what does not answer is asked again.
+        """Take messages until `stop`; ask a broker or inbox again that does not answer.
 
         Raises:
             ConfigurationError: password or certificates are not there, at the start.
@@ -145,7 +145,7 @@ class ActiveMQIntake:
     ) -> None:
         """Store events, and acknowledge them; again, until it is known that they are.
 
-        What is not acknowledged when this ends is delivered again.
+        Messages not acknowledged when this ends are delivered again.
         """
         while not self._stopping.is_set():
             connection.check()
@@ -183,9 +183,9 @@ class ActiveMQIntake:
 
     def _say(self, level: int, text: str) -> None:
         """Log once how it is, until that changes."""
-        if text != self._said:
+        if text != self._logged:
             logger.log(level, "intake: queue %s %s", self._queue, text)
-        self._said = text
+        self._logged = text
 
     def _refuse(
         self, connection: Connection, delivery: Delivery, error: Exception

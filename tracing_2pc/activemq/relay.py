@@ -50,17 +50,18 @@ _SOME: Final = 100
 class ActiveMQRelay:
     """Publishes each transaction to a queue of ActiveMQ whole, once, in order.
 
-    For `Outbox(url, ActiveMQRelay(...))`. What a batch sends is durable and invisible
-    in the outbox's database until the commit. Then the outbox sends it in one STOMP
+    For `Outbox(url, ActiveMQRelay(...))`. A batch's messages are durable and invisible
+    in the outbox's database until the commit. Then the outbox sends them in one STOMP
     transaction, and waits for the broker's receipt.
 
     The relay's *position* is a message, too: one *token* in a queue of its own,
     `tpc.<journal>`. Each transaction takes the token out and puts the next one in, so
-    nothing is ever in doubt at the broker, and whoever takes over, after any crash,
-    reads there what is in. A second message, the *lock* in `tpc.<journal>.lock`, is
-    never taken out: the broker gives it to one connection at a time, and who has it
-    not, sends nothing. It is given on when a connection ends, which after a kill is at
-    once, and 10 to 30 s after a process, or its machine, has stopped.
+    nothing is ever in doubt at the broker, and a process that takes over, after any
+    crash, reads there which transaction is in. A second message, the *lock* in
+    `tpc.<journal>.lock`, is never taken out: the broker gives it to one connection at a
+    time, and a process without it sends nothing. It is given on when a connection ends,
+    which after a kill is at once, and 10 to 30 s after a process, or its machine, has
+    stopped.
 
     Two tokens, or none where one must be, mean that queues were put back, purged or
     doubled: the relay stops, for a person. A network of brokers is untried.
@@ -115,7 +116,7 @@ class ActiveMQRelay:
     def _reset(self) -> None:
         self._connection: Connection | None = None
         self._token_queue = ""
-        self._found: list[str] = []
+        self._token_texts: list[str] = []
         # What a token says that must come; none if the queue has none.
         self._awaited: Position | None = None
         self._held: list[Delivery] = []
@@ -156,8 +157,9 @@ class ActiveMQRelay:
             if not message.topic or _NO_QUEUE & set(message.topic):
                 raise conflict(f"record {row}: {message.topic[:70]!r} is no queue", "")
             if message.topic.removeprefix("queue://").startswith("tpc."):
-                why = f"record {row}: {message.topic[:70]} is the relay's own"
-                raise conflict(why, "")
+                raise conflict(
+                    f"record {row}: {message.topic[:70]} is the relay's own", ""
+                )
             named = ("queue", message.topic), ("key", message.key or "")
             for name, text in (*named, *message.headers):
                 if _bytes_of(text) > _LONGEST_HEADER - len(name) or "\0" in text:
@@ -191,7 +193,9 @@ class ActiveMQRelay:
         failpoint("relay.after_fence")
         connection.subscribe(self._token_queue, _TOKENS, _SOME)
         self._held = self._all(connection, self._token_queue, _TOKENS)
-        self._found = [token.body.decode(errors="replace") for token in self._held]
+        self._token_texts = [
+            token.body.decode(errors="replace") for token in self._held
+        ]
         if not self._held:
             if must_exist:
                 self._miss()
@@ -237,14 +241,14 @@ class ActiveMQRelay:
     def _miss(self) -> None:
         """Raise until nothing can bring the token back.
 
-        Nobody sees a token that a transaction takes out, until that has ended; the
-        broker may give the lock on before it has ended those of a connection.
+        A token that a transaction takes out is invisible until that has ended; the
+        broker may pass the lock on before it has ended a connection's transactions.
         """
         now = time.monotonic()
         self._missing_since = min(self._missing_since, now)
         if now - self._missing_since < _MISSED * self._timeout:
-            why = "it may be part of a transaction that is being ended"
-            raise BrokerError(f"queue {self._token_queue} has no token: {why}")
+            cause = "it may be part of a transaction that is being ended"
+            raise BrokerError(f"queue {self._token_queue} has no token: {cause}")
 
     def publish(self, publication: Publication) -> None:
         """Send all messages and the next token in one transaction of the broker.
@@ -283,9 +287,11 @@ class ActiveMQRelay:
             return self._held
 
         connection.wait(held, "the token does not come: another connection has it")
-        found = [_position_of(token) for token in self._held]
-        if found != [awaited]:
-            raise BrokerError(f"queue {self._token_queue} has another token: {found}")
+        positions = [_position_of(token) for token in self._held]
+        if positions != [awaited]:
+            raise BrokerError(
+                f"queue {self._token_queue} has another token: {positions}"
+            )
         self._awaited = None
 
     @staticmethod
@@ -298,10 +304,10 @@ class ActiveMQRelay:
         connection.send(message.topic, value, headers, transaction)
 
     def expect(self, topics: Iterable[str]) -> None:
-        """Do nothing: what is committed, consumers see."""
+        """Do nothing: consumers see all that is committed."""
 
     def readers(self) -> Readers:
-        """Say that consumers get as far as it has published.
+        """Return that consumers get as far as it has published.
 
         Raises:
             BrokerError: its connection has failed.
@@ -326,13 +332,13 @@ class ActiveMQRelay:
             connection.close()
 
     def unfit(self, journal: str) -> Iterable[tuple[str, str]]:
-        """Find nothing: by STOMP a broker does not say how it is set up."""
+        """Find nothing: STOMP does not show a broker's configuration."""
         return ()
 
     def ends(self) -> str:
-        """Say which tokens there are; what was in a queue, its consumers have."""
-        found = ", ".join(self._found) or "no token"
-        return f"queue {self._token_queue} has {found}"
+        """Describe the tokens; a queue's former messages are with its consumers."""
+        tokens = ", ".join(self._token_texts) or "no token"
+        return f"queue {self._token_queue} has {tokens}"
 
     def close(self) -> None:
         """Release the connection. Nothing is lost if it is never called."""

@@ -18,17 +18,17 @@ class InboxChangedError(ConfigurationError):
 
 
 def raise_if_changed(shown: str, head: Any, offset: Offset, there: Offset) -> None:
-    """See that what was read up to an offset is what is there.
+    """Check that the events read up to an offset are still there.
 
     Args:
         shown: name and address of the inbox.
         head: its head's row.
-        offset: up to where it was read.
-        there: what it has at that position.
+        offset: of the last event that was read.
+        there: the inbox's event at that position.
 
     Raises:
-        InboxChangedError: it ends before, has another event there, or has trimmed what
-            comes next.
+        InboxChangedError: it ends before, has another event there, or has trimmed the
+            next one.
     """
     where = f"{shown}: position {offset.position}"
     if offset.inbox not in ("", head.inbox):
@@ -42,10 +42,10 @@ def raise_if_changed(shown: str, head: Any, offset: Offset, there: Offset) -> No
             f"{where} is the start, and events up to {head.trimmed} are deleted: "
             "raise keep=, or begin a new reader with a new checkpoint"
         )
-    read, found = offset.digest, there.digest
+    read, actual = offset.digest, there.digest
     if not read:  # an earlier checkpoint
-        read, found = offset.id, there.id
-    if "" not in (read, found) and read != found:
+        read, actual = offset.id, there.id
+    if "" not in (read, actual) and read != actual:
         raise InboxChangedError(
             f"{where} was event {offset.id!r}, and is another event {there.id!r}. "
             f"{PUT_BACK}"

@@ -1,4 +1,4 @@
-"""An event: what a producer sends, and what is kept of it."""
+"""An event: as a producer sends it, and as it is kept."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Event:
 
 
 def digest_of(content: Any) -> str:
-    """Return the digest of what was read with `exact` for its numbers."""
+    """Return the digest of JSON that was read with `exact` for its numbers."""
     return hashlib.sha256(_CANONICAL.encode(content).encode()).hexdigest()
 
 

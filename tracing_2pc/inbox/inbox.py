@@ -48,17 +48,17 @@ class BusyError(RefusalError):
 class Inbox:
     """Keeps events until every reader has committed them, each id once.
 
-    What `store` returns is on disk, and in one place for ever: positions are in the
-    order of commits, so that a reader who has read up to one never finds another event
-    below it. A crash at any moment loses nothing that was returned; of what was not,
-    the caller knows nothing, and sends it again: the same id with the same content is
-    stored once. That holds for `ids`, which is longer than events are kept.
+    Events for which `store` returned are on disk, each at one position for ever:
+    positions are in the order of commits, so that a reader that has read up to one
+    never finds another event below it. A crash at any moment loses none of them; about
+    others the caller knows nothing, and sends them again: the same id with the same
+    content is stored once. That holds for `ids`, which is longer than events are kept.
 
     Times are by the clocks of readers that confirm, in PostgreSQL by the database's if
     that is earlier. A confirmation deletes by the time of one some time before it, a
     50th of `keep` or a 5,000th of `ids`, whichever is longer, half a day at most: so a
     step forward deletes nothing before another confirmation has it, too. After a step
-    back, and when the time comes to where it was, `keep` and `ids` begin anew; while
+    back, and when the time comes to where it was, `keep` and `ids` begin again; while
     clocks of readers differ by more than that, nothing may be deleted.
 
     Args:
@@ -69,7 +69,7 @@ class Inbox:
             any process asks for is on record, for all.
         ids: how long ids are kept after that, by default 90 days; in the same way. A
             repeat that comes later is stored again.
-        must_exist: make nothing: for who only reads. `keep` and `ids` mean nothing.
+        must_exist: make nothing: for readers. `keep` and `ids` have no effect.
         most_waiting: requests that wait for a flush in a process; more are refused.
         clock: Unix seconds.
 
@@ -114,12 +114,12 @@ class Inbox:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise what the database says as `TwoPhaseError`, in one line."""
+        """Raise the database's errors as `TwoPhaseError`, in one line."""
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
-            why = self._database.describe(error)
-            raise TwoPhaseError(f"inbox {self.name}: {why}") from None
+            text = self._database.describe(error)
+            raise TwoPhaseError(f"inbox {self.name}: {text}") from None
 
     def open(self) -> None:
         """Make the tables that are missing, unless they must exist."""
@@ -181,17 +181,17 @@ class Inbox:
     ) -> list[Stored]:
         """Store a producer's events durably, all of them or none.
 
-        Who waits at one moment is stored in one flush.
+        Requests that wait at the same time are stored in one flush.
 
         Args:
-            producer: who sends them; ids are unique by producer.
+            producer: their sender; ids are unique by producer.
             events: one that is repeated among them is stored once, too.
-            also: is done in the same transaction with those events that are new, if
-                there are any; then they share no flush, and others wait meanwhile.
+            also: called in the same transaction with the new events, if there are any;
+                then they share no flush, and others wait meanwhile.
 
         Raises:
             RefusalError: conflict: an id is there with other content, and nothing was
-                stored; not now: too many wait (`BusyError`), or nobody knows whether
+                stored; not now: too many wait (`BusyError`), or it is unknown whether
                 it was stored: send it again.
             SQLAlchemyError: the database does not answer: send it again. Where a
                 request that shared the flush had to be stored by itself, this one may
@@ -216,13 +216,13 @@ class Inbox:
             # A text that this database lacks: only who brought it is told.
             if len(requests) == 1:
                 return [lacking()]
-            return [self._store_together([one])[0] for one in requests]
+            return [self._store_together([request])[0] for request in requests]
 
     def _store_new(self, requests: list[Sequence[Request]]) -> list[Answer] | None:
-        """Store requests as if no id were there yet: nearly always, none is.
+        """Fast path: insert, assuming that all ids are new.
 
-        In PostgreSQL that is one round trip; None says that nothing was stored, and
-        that somebody must look what is there.
+        In PostgreSQL that is one round trip. Returns None if nothing was stored; the
+        caller then looks the ids up.
         """
         if not self._is_server:
             return None
@@ -276,8 +276,8 @@ class Inbox:
             failpoint("inbox.before_commit")
         failpoint("inbox.after_commit")
 
-    def _unanswered(self, why: str) -> RefusalError:
-        logger.warning("inbox: a commit was not answered: %s", why)
+    def _unanswered(self, cause: str) -> RefusalError:
+        logger.warning("inbox: a commit was not answered: %s", cause)
         detail = "nobody knows whether it was stored: send it again"
         return RefusalError(Refusal.NOT_NOW, detail)
 
@@ -291,8 +291,8 @@ class Inbox:
                 ids.setdefault(producer, {})[event.id] = None
         known, last = dict[Key, tuple[str, int]](), 0
         for producer, wanted in ids.items():
-            last, found = self._tables.known(connection, producer, wanted)
-            known |= found
+            last, stored = self._tables.known(connection, producer, wanted)
+            known |= stored
         answers, added = place_all(requests, known, last)
         if added:
             self._tables.add_events(connection, self._clock(), added)
@@ -344,13 +344,13 @@ class Inbox:
             if wanted > 0:
                 fit = self._tables.fitting(connection, after.position, last, size)
                 wanted = min(wanted, fit)
-            found = self._tables.read(connection, after.position, last, wanted)
-        if len(found) != wanted:
+            events = self._tables.read(connection, after.position, last, wanted)
+        if len(events) != wanted:
             raise InboxChangedError(
                 f"inbox {self.name} at {self.address}: {wanted} events were after "
-                f"position {after.position}, and {len(found)} are left. {PUT_BACK}"
+                f"position {after.position}, and {len(events)} are left. {PUT_BACK}"
             )
-        return found
+        return events
 
     def check(self, offset: Offset) -> None:
         """See that an inbox is the one that was read up to this place.
@@ -434,8 +434,8 @@ class Inbox:
                     break
         except sa.exc.OperationalError as error:
             # The next one trims what is left.
-            why = self._database.describe(error)
-            logger.warning("inbox: not trimmed: %s", why)
+            cause = self._database.describe(error)
+            logger.warning("inbox: not trimmed: %s", cause)
 
     def readers(self) -> Sequence[Any]:
         """Return each reader, its position and when it moved last; slowest first."""
@@ -444,16 +444,16 @@ class Inbox:
             return self._tables.readers(connection)
 
     def retire(self, reader: str) -> bool:
-        """Keep nothing for a reader any more; say whether there was one."""
+        """Keep nothing for a reader any more; return whether there was one."""
         self.open()
         with self._database.write() as connection:
             return self._tables.delete_reader(connection, reader)
 
     def _trim(self, by: float) -> bool:
-        """Delete a portion of what is kept no longer; say whether there may be more.
+        """Delete a portion of expired rows; return whether there may be more.
 
-        Only readers' clocks count. The id of the last event that is gone stays: by it
-        an offset is known to be of this inbox.
+        Only readers' clocks count. The id of the last deleted event stays: it
+        identifies an offset as one of this inbox.
         """
         tables = self._tables
         with self._database.relaxed() as connection:

@@ -24,7 +24,7 @@ def lacking() -> RefusalError:
 def place_all(
     requests: list[Sequence[Request]], known: dict[Key, tuple[str, int]], last: int
 ) -> tuple[list[Answer], list[Placed]]:
-    """Say where each request's events are, after `last`, and which are to be added."""
+    """Return each request's positions, after `last`, and the events to add."""
     added, answers = list[Placed](), list[Answer]()
     for request in requests:
         answer, new = _place(request, known, last + len(added))
@@ -38,7 +38,7 @@ def place_all(
 def _place(
     request: Sequence[Request], known: dict[Key, tuple[str, int]], last: int
 ) -> tuple[Answer, list[Placed]]:
-    """Say where a request's events are, and which are to be added after `last`."""
+    """Return a request's positions, and the events to add after `last`."""
     answer, new = list[Stored](), list[Placed]()
     here: dict[str, tuple[str, int]] = {}
     for producer, event in request:

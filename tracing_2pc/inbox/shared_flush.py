@@ -38,10 +38,10 @@ class _Waiting(Generic[Item, Result]):
 
 
 class SharedFlush(Generic[Item, Result]):
-    """Stores what threads bring, `most` at a time; the first who waits does it for all.
+    """Stores the items of threads, `most` at a time; the first waiter does it for all.
 
-    `store` stores several requests in one transaction, and returns what to answer to
-    each. What it raises is raised to each.
+    `store` stores several requests in one transaction, and returns an answer for each.
+    Its exception is raised to each.
     """
 
     def __init__(
@@ -91,18 +91,18 @@ class SharedFlush(Generic[Item, Result]):
         try:
             self._await_others()
             together = self._take()
-            results = self._store([one.items for one in together])
-            for one, result in zip(together, results, strict=True):
-                one.result = result
+            results = self._store([waiter.items for waiter in together])
+            for waiter, result in zip(together, results, strict=True):
+                waiter.result = result
             error = None
         except Exception as raised:  # noqa: BLE001 - raised to each that waits
             error = raised
         finally:
-            for one in together:
-                one.error = error
+            for waiter in together:
+                waiter.error = error
             self._hand_on()
-            for one in together:
-                one.woken.set()
+            for waiter in together:
+                waiter.woken.set()
 
     def _await_others(self) -> None:
         """Let those come who are on their way, where the last flush was shared.
@@ -129,8 +129,8 @@ class SharedFlush(Generic[Item, Result]):
     def _take(self) -> list[_Waiting[Item, Result]]:
         with self._lock:
             count, events = 0, 0
-            for one in self._waiting:
-                events += len(one.items)
+            for waiter in self._waiting:
+                events += len(waiter.items)
                 if count and events > _MOST_TOGETHER:
                     break
                 count += 1

@@ -1,7 +1,7 @@
 """The tables of an inbox, and all of their SQL.
 
-Who adds events holds the head row until the commit, so positions are in the order of
-commits: a reader never passes an event that is not committed yet.
+A session that adds events holds the head row until the commit, so positions are in the
+order of commits: a reader never passes an event that is not committed yet.
 """
 
 from __future__ import annotations
@@ -170,31 +170,31 @@ class InboxTables(Schema):
         return self.head_of(connection)
 
     def set_times(self, connection: Connection, keep: float, ids: float) -> None:
-        """Say for how long events and ids are kept."""
+        """Set for how long events and ids are kept."""
         connection.execute(self.head.update().values(keep=keep, ids=ids))
 
     # --- writing ---------------------------------------------------------------------
 
     def lock_head(self, connection: Connection) -> int:
-        """Let nobody else add events until the commit; return the last position."""
+        """Keep others from adding events until the commit; return the last position."""
         return int(connection.execute(self._lock).scalar_one())
 
     def known(
         self, connection: Connection, producer: str, ids: Collection[str]
     ) -> tuple[int, dict[Key, tuple[str, int]]]:
-        """Return the last position, and what of these ids of a producer is there.
+        """Return the last position, and those of a producer's ids that are there.
 
-        That is digest and position of each.
+        With digest and position of each.
         """
         values = {"of": producer, "ids": _json(list(ids))}
         asked = self._known[connection.dialect.name]
         rows = connection.execute(asked, values).all()
-        found = {
+        stored = {
             (producer, id_): (digest, at)
             for _, id_, digest, at in rows
             if id_ is not None
         }
-        return rows[0][0], found
+        return rows[0][0], stored
 
     def add_events(
         self, connection: Connection, at: float, events: Sequence[Placed]
@@ -323,7 +323,7 @@ class InboxTables(Schema):
     def move_reader(
         self, connection: Connection, reader: str, offset: Offset, at: float
     ) -> bool:
-        """Note how far a reader has committed; say whether there is one."""
+        """Note how far a reader has committed; return whether there is one."""
         moved = self.reader.update().where(self.reader.c.reader == reader)
         values = {"position": offset.position, "id": offset.id, "at": at}
         return bool(connection.execute(moved.values(values)).rowcount)
@@ -333,7 +333,7 @@ class InboxTables(Schema):
         self._doubt(connection, self.passed.c.position > position)
 
     def delete_reader(self, connection: Connection, reader: str) -> bool:
-        """Forget a reader; say whether there was one."""
+        """Forget a reader; return whether there was one."""
         mine = self.reader.c.reader == reader
         return bool(connection.execute(self.reader.delete().where(mine)).rowcount)
 
@@ -349,13 +349,13 @@ class InboxTables(Schema):
     def note_passed(self, connection: Connection, at: float) -> float | None:
         """Note how far all readers are now, once in a while.
 
-        Return the time by which may be trimmed: the newest note's that is a while old,
-        so that a step forward is believed when another agrees; None if there is none.
-        That covers clocks that differ by less than a while.
+        Return the time for trimming: that of the newest note that is a while old, so
+        that a step forward is believed only with a second note; None without one. That
+        covers clocks that differ by less than a while.
 
-        A note that is later than now says that a clock is wrong, then or now. It stays,
-        and claims nothing: position 0. When it is a while ago, all notes up to now are
-        forgotten: they may be older than they were then.
+        A note that is later than now means that a clock is wrong, then or now. It
+        stays, and claims nothing: position 0. When it is a while ago, all notes up to
+        now are forgotten: they may be older than they were then.
         """
         c, head = self.passed.c, self.head_of(connection)
         every = min(max(head.keep / _MARKS, head.ids / _MOST_MARKS), _DAY / 2)
@@ -406,7 +406,7 @@ class InboxTables(Schema):
         ).rowcount
 
     def forget_marks(self, connection: Connection, before: float) -> None:
-        """Delete the notes of who had passed what that no trim needs any more."""
+        """Delete notes of readers' progress that no trim needs any more."""
         c = self.passed.c
         newest = sa.select(sa.func.max(c.at)).where(c.at <= before).scalar_subquery()
         connection.execute(self.passed.delete().where(c.at < newest))

@@ -1,7 +1,7 @@
 """Requests that leave after the commit: a participant that keeps them until then.
 
-The queue, its sender and what a person decides about a request are here; where the
-requests go is a `Partner` that the service hands in, as `tracing_2pc.http.partner`.
+The queue, its sender and a person's decisions about a request are here; the requests go
+to a `Partner` that the service passes in, as `tracing_2pc.http.partner`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a relay takes of a record: where it goes, under which key, with which headers.
+"""The parts of a record that a relay sends: destination, key and headers.
 
-What cannot be taken is a vote to abort, which names record, column and cause.
+A record that cannot be sent is a vote to abort, which names record, column and cause.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class Choice:
         if not isinstance(place, str):
             chosen = _chosen(place, record, row, self._place_named)
             if chosen is None:
-                why = f"record {row}: {self._place_named}= returns none"
-                raise conflict(why, "")
+                raise conflict(f"record {row}: {self._place_named}= returns none", "")
             place = chosen
         key = self._key
         if isinstance(key, str):

@@ -59,7 +59,7 @@ class Outbox(ParticipantEngine):
     """Sends each committed record to a partner, such as `HttpPartner`, or to a relay.
 
     A relay, such as `KafkaRelay`, takes each transaction whole or not at all, once,
-    whatever crashes; it says what may be relied on. The rest is about partners.
+    even after a crash; its docstring has the promises. The rest is about partners.
 
     *Committed* means durably accepted for sending. One sender for all processes that
     share the database sends one request at a time: applications take turns, each in
@@ -72,12 +72,12 @@ class Outbox(ParticipantEngine):
     - a refusal, which is about the record. After ten refusals in a row an application's
       sender stops, logs it, and tries the same request again until it is taken, or
       `resume` is called.
-    - a request that fails alone: ten times in vain, then the next one was taken, and
-      this one failed once more. Only that one overtakes it.
+    - a request that fails alone: it failed ten times, then the next one was taken, and
+    this one failed once more. Only that one overtakes it.
 
-    In a bulk all this holds for each record by itself, only that those behind one that
-    is not taken may be taken with it. A person has a request sent again, or drops it:
-    `tracing-2pc outbox`, or the console.
+    In a bulk all this holds for each record separately, except that the partner may
+    take those behind one that it does not take. A person has a request sent again, or
+    drops it: `tracing-2pc outbox`, or the console.
 
     A partner that does not know idempotency keys may see a request twice after a
     crash, after a pause longer than the lease, or while the database cannot be
@@ -168,7 +168,7 @@ class Outbox(ParticipantEngine):
         Our servers, our gunicorn worker and `app.run()` do so when a process begins to
         serve, and so does every request of the blueprint. With another server call it
         after the fork; traces and metrics then know the process by the outbox's name,
-        unless `OTEL_SERVICE_NAME` says another.
+        unless `OTEL_SERVICE_NAME` sets another.
         """
         lifecycle.start(self._name)
         instruments.start(self._name)
@@ -178,8 +178,8 @@ class Outbox(ParticipantEngine):
         """Compare a relay's broker with the one on record; make its topic, if new.
 
         Raises:
-            ConfigurationError: it is another broker than this outbox belongs to, or
-                what the relay says.
+            ConfigurationError: it is another broker than this outbox belongs to, or as
+                the relay raises.
         """
         publications, relay = self._outgoing, self._partner
         if isinstance(publications, Requests) or not isinstance(relay, Relay):
@@ -221,9 +221,9 @@ class Outbox(ParticipantEngine):
         """Put a request back into its queue, with its key, for a person.
 
         It gets its old place: before all of its application that the sender has not
-        read yet, because what was sent meanwhile has overtaken it, and nothing else
-        should. Durable when this returns, with who asked for it and why. Repeated, it
-        changes nothing, and tells whether the request waits or was taken.
+        read yet, because the requests sent meanwhile have overtaken it, and no others
+        should. Durable when this returns, with the person and the reason. Repeated, it
+        changes nothing, and returns whether the request waits or was taken.
 
         Raises:
             RefusalError: unknown: it is not in quarantine; conflict: it was dropped.
@@ -237,9 +237,9 @@ class Outbox(ParticipantEngine):
     def drop_request(self, order: RequestOrder) -> RequestState:
         """Take a request out of quarantine for ever, for a person.
 
-        Durable when this returns, with who wanted it and why. The request stays in
+        Durable when this returns, with the person and the reason. The request stays in
         `<name>_tpc_by_hand`, with its body, until its row is deleted there: nothing
-        else needs it. Repeated, it changes nothing: the first reason stands.
+        else needs it. Repeated, it changes nothing: the first reason is kept.
 
         Raises:
             RefusalError: unknown: it is not in quarantine; conflict: it was sent again,

@@ -41,7 +41,7 @@ class Partner(Protocol):
 
     @property
     def request(self) -> MakeRequest | None:
-        """What makes the request of a record, at prepare; None: the record is it."""
+        """Makes a record's request, at prepare; None: the record is the request."""
 
     @property
     def bulk(self) -> int:

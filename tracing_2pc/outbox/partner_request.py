@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartnerRequest:
-    """What is sent to a partner for one record.
+    """The request to a partner for one record.
 
     Args:
         method: as in `PUT`.
         path: is appended to the partner's URL as it is; percent-encoded, as by
-            `urllib.parse.quote`. Refused is what may name something else: `#`, a
+            `urllib.parse.quote`. Refused are paths that may name something else: `#`, a
             segment `.` or `..` in any spelling, and an empty one, but for a slash at
             the end where nothing is deleted.
         body: text, sent as UTF-8.
@@ -99,10 +99,10 @@ ReadStatuses: TypeAlias = Callable[[int, bytes], Sequence[int] | None]
 
 
 def made_by(make: MakeRequest, record: str, key: RequestKey) -> str:
-    """Return what is stored for a record, whose request is made here and now.
+    """Return the text to store for a record, whose request is made here and now.
 
     A record is stored as a JSON object, a request that was made as a JSON array: so
-    each row says by itself what it is, whatever the outbox is told later.
+    each row describes itself, however the outbox is configured later.
 
     Raises:
         RefusalError: conflict: it cannot be made, so the branch votes abort.
@@ -161,7 +161,7 @@ def statuses_of(
 ) -> list[int]:
     """Return a status for each record, or one for all of them together.
 
-    An answer of success that cannot be read says nothing: 0.
+    An answer of success that cannot be read counts as none: 0.
     """
     if read is None or not status:
         return [status]
@@ -171,8 +171,10 @@ def statuses_of(
             return [status]
         if len(statuses) == count and all(isinstance(s, int) for s in statuses):
             return list(statuses)
-        why = f"statuses for {len(statuses)} records of {count}"
+        trouble = f"statuses for {len(statuses)} records of {count}"
     except Exception as error:  # noqa: BLE001 - the user's code, over any answer
-        why = type(error).__name__
-    logger.warning("outbox: an answer was not understood: status=%d: %s", status, why)
+        trouble = type(error).__name__
+    logger.warning(
+        "outbox: an answer was not understood: status=%d: %s", status, trouble
+    )
     return [0 if status // 100 == 2 else status]

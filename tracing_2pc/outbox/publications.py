@@ -1,4 +1,4 @@
-"""What a relay has to publish, and how far it is: all of that SQL.
+"""A relay's publications and their progress: all of that SQL.
 
 A transaction is in the queue by its branches. It is *begun* before anything of it is at
 the broker, and *confirmed* when it is in there. When readers pass it, its rows are
@@ -69,7 +69,7 @@ def is_used(positions: Mapping[str, Position]) -> bool:
 
 
 class Publications:
-    """What one outbox has to publish by its relay."""
+    """The publications of one outbox by its relay."""
 
     def __init__(
         self, tables: Tables, database: Database, clock: Callable[[], float]
@@ -150,10 +150,9 @@ class Publications:
             return self.quarantine.count(connection, STOPPED) > 0
 
     def check_broker(self, broker: str, *, is_proven: bool = False) -> None:
-        """Compare a broker with the one that messages here are for, as `identify` says.
+        """Compare a broker, as of `identify`, with the one that messages here are for.
 
-        The first one is put on record, and so is one that `is_proven`: it has our
-        position.
+        The first one is recorded, and so is one that `is_proven`: it has our position.
 
         Raises:
             AnotherBrokerError: it is another one.
@@ -189,11 +188,12 @@ class Publications:
     ) -> Publication | None:
         """Begin the next publication, durably; None if nothing waits.
 
-        It is not the turn of the applications `passed`, unless a person said so.
+        It is not the turn of the applications `passed`, unless a person ordered it.
 
         Raises:
-            LeaseLostError: on record something is begun, or another position than
-                this one is confirmed, as after a fail-over to a replica that is behind.
+            LeaseLostError: the records have a begun publication, or another confirmed
+                position than this one, as after a fail-over to a replica that is
+                behind.
         """
         with self._held(holder) as connection:
             on_record = self.positions_in(connection)
@@ -289,32 +289,35 @@ class Publications:
             self._clear(connection, BEGUN)
 
     def withdraw(self, holder: str) -> None:
-        """Note that what was begun is not in there: it is begun anew."""
+        """Note that the begun publication is not at the broker: it is begun again."""
         with self._held(holder) as connection:
             self._clear(connection, BEGUN)
 
-    def refuse(self, holder: str, transaction: TransactionId, why: str) -> None:
+    def refuse(self, holder: str, transaction: TransactionId, reason: str) -> None:
         """Note, until it is published, why its application waits."""
         with self._held(holder) as connection:
-            self.quarantine.put(connection, str(key_of(transaction)), why)
+            self.quarantine.put(connection, str(key_of(transaction)), reason)
 
-    def note(self, holder: str, trouble: RelayTrouble, why: str) -> None:
+    def note(self, holder: str, trouble: RelayTrouble, reason: str) -> None:
         """Note why nothing is published or seen; since when it is so stays."""
         with self._held(holder) as connection:
-            self.quarantine.put(connection, ALL, why, trouble=trouble)
+            self.quarantine.put(connection, ALL, reason, trouble=trouble)
 
-    def stop(self, holder: str, found: Position, why: str) -> None:
+    def stop(self, holder: str, position: Position, reason: str) -> None:
         """Note that a person must decide, and the position that is at the broker."""
         with self._held(holder) as connection:
-            self._put(connection, FOUND, found)
-            self.quarantine.put(connection, ALL, why, trouble=STOPPED)
+            self._put(connection, FOUND, position)
+            self.quarantine.put(connection, ALL, reason, trouble=STOPPED)
 
     def note_unfit(self, holder: str, unfit: Iterable[tuple[str, str]]) -> None:
         """Note what does not fit at the broker, each with its cure."""
         with self._held(holder) as connection:
             rows = [
-                {"what": storable(connection, what), "cure": storable(connection, cure)}
-                for what, cure in unfit
+                {
+                    "what": storable(connection, problem),
+                    "cure": storable(connection, cure),
+                }
+                for problem, cure in unfit
             ]
             if rows == [row._asdict() for row in self._unfit_rows(connection)]:
                 return
@@ -355,15 +358,15 @@ class Publications:
 
     def topics_unseen(self, keep: Callable[[], None]) -> set[str]:
         """Return where that was published: its messages are here still."""
-        found: set[str] = set()
+        topics: set[str] = set()
         with self._database.read() as connection:
             of = sa.select(self._branch.c.tag).where(self._branch.c.published > 0)
             tags = connection.execute(of).scalars().all()
         for tag in tags:
             for _, block in self._blocks(tag):
-                found.update(topic for topic, *_ in read_block(block))
+                topics.update(topic for topic, *_ in read_block(block))
                 keep()
-        return found
+        return topics
 
     def delete_published(self) -> bool:
         """Delete one portion of rows that are done with; False if none can be now."""
@@ -392,7 +395,7 @@ class Publications:
     # --- what a person decides -------------------------------------------------------
 
     def waiting(self, connection: Connection) -> list[Waiting]:
-        """Return what is not published, in its order; what the broker refuses last."""
+        """Return unpublished transactions in order, refused ones last."""
         q, refused = self._branch.c, self.refused_applications(connection)
         batch = (q.application, q.batch, q.attempt)
         rows = connection.execute(
@@ -417,7 +420,7 @@ class Publications:
     def go_on(
         self, connection: Connection, sent: Sequence[TransactionId], last: Position
     ) -> None:
-        """End a stop: these transactions are in, and the position is written anew."""
+        """End a stop: these transactions are in, and the position is written again."""
         for transaction in sent:
             self._settle(connection, transaction, last.number)
         self._put(connection, CONFIRMED, last)
@@ -474,8 +477,8 @@ class Publications:
         now = self.queue.clock()
 
         def age_of(trouble: RelayTrouble) -> float:
-            found = self.quarantine.rows(connection, trouble)
-            return max(0.0, now - found[0].since) if found else 0.0
+            rows = self.quarantine.rows(connection, trouble)
+            return max(0.0, now - rows[0].since) if rows else 0.0
 
         publications = len(self.waiting(connection)) + len(self.unseen(connection))
         return {

@@ -63,23 +63,23 @@ logger = logging.getLogger(__name__)
 
 
 class _StoppingError(Exception):
-    """This process ends: what is under way is left to the next one."""
+    """This process ends: a running publication is left to the next one."""
 
 
 class Publisher(Turns):
     """Publishes one transaction after another, while it holds the lease.
 
-    A process that takes over fences whoever published before, and reads the position
-    that is in there. Equal to what is begun: that is in. Equal to what is confirmed: it
-    is not, and is published again. Anything else means that store or broker was put
-    back, or cloned: it stops, for a person. The same follows any error of a turn: the
-    position is read again, and so is what is on record.
+    A process that takes over fences the previous publisher, and reads the position at
+    the broker. Equal to the begun one: that publication is in. Equal to the confirmed
+    one: it is not, and is published again. Anything else means that store or broker was
+    restored from a backup, or cloned: it stops, for a person. After any error of a turn
+    the same happens: position and records are read again.
     """
 
     def __init__(self, publications: Publications, relay: Relay, lease: float) -> None:
         self._publications = publications
         self._relay = relay
-        self._said = ""
+        self._logged = ""
         # By application, after publications that failed: how many, and until when.
         self._failed: dict[str, tuple[int, float]] = {}
         self._in_vain = 0  # tries in a row after which nothing was published
@@ -109,9 +109,10 @@ class Publisher(Turns):
         with contextlib.suppress(Exception):  # whatever it holds, a successor fences
             self._relay.let_go()
 
-    def _report(self, why: str) -> None:
-        why = f"turns of the relay fail: {why}"
-        self._publications.note(self._holder, UNREADABLE, why)
+    def _report(self, reason: str) -> None:
+        self._publications.note(
+            self._holder, UNREADABLE, f"turns of the relay fail: {reason}"
+        )
 
     def _take_turn(self) -> float:
         if time.monotonic() - self._asked > LONGEST_PAUSE:
@@ -152,25 +153,27 @@ class Publisher(Turns):
         self._publications.note_unfit(self._holder, unfit)
 
     def _look_at_readers(self) -> None:
-        """Note what readers see, and what they do not, although it is in."""
+        """Note how far readers see, and which publications are hidden from them."""
         try:
-            through, why = self._relay.readers()
+            through, trouble = self._relay.readers()
         except Exception as error:  # noqa: BLE001 - it is looked at again
             logger.info("outbox: not known what readers see: %s", error)
             self._blind += 1
             if self._blind < _BLIND:
                 return
-            why = f"{self._at_broker} does not say what readers see: {cause_of(error)}"
-            self._publications.note(self._holder, UNREADABLE, why)
+            trouble = (
+                f"{self._at_broker} does not say what readers see: {cause_of(error)}"
+            )
+            self._publications.note(self._holder, UNREADABLE, trouble)
             self._is_silent = self._is_reported = True
             return
         self._is_silent, self._blind = False, 0
         if through > self._seen:
             self._publications.seen(through)
             self._seen, self._is_hidden = through, False
-        if why and not self._is_hidden:
-            logger.error("outbox: readers do not see what is published: %s", why)
-            self._publications.note(self._holder, HIDDEN, why)
+        if trouble and not self._is_hidden:
+            logger.error("outbox: readers do not see what is published: %s", trouble)
+            self._publications.note(self._holder, HIDDEN, trouble)
             self._is_hidden = True
 
     def _take_over(self) -> float:
@@ -219,9 +222,9 @@ class Publisher(Turns):
             self._is_expecting = True
         self._is_reported = self._failures > 0  # until a turn succeeds
         self._publications.go_on_from(self._holder, is_well=not self._is_reported)
-        if self._said:
+        if self._logged:
             logger.warning("outbox: it publishes again")
-        self._is_taken_over, self._unreadable, self._said = True, 0, ""
+        self._is_taken_over, self._unreadable, self._logged = True, 0, ""
         return 0.0
 
     def _is_another(self, broker: str, *, was_used: bool) -> bool:
@@ -240,11 +243,11 @@ class Publisher(Turns):
 
     def _wait_for_position(self, error: Exception) -> float:
         self._unreadable += 1
-        why = f"{self._at_broker} does not say what is published: {cause_of(error)}"
-        self._publications.note(self._holder, UNREADABLE, why)
-        if why != self._said:
-            logger.warning("outbox: nothing is published: %s", why)
-        self._said = why
+        trouble = f"{self._at_broker} does not say what is published: {cause_of(error)}"
+        self._publications.note(self._holder, UNREADABLE, trouble)
+        if trouble != self._logged:
+            logger.warning("outbox: nothing is published: %s", trouble)
+        self._logged = trouble
         return self._step_back(pause_after(self._unreadable))
 
     @property
@@ -253,9 +256,10 @@ class Publisher(Turns):
         return f"the broker at {address}" if address else "the broker"
 
     def _step_back(self, pause: float) -> float:
-        """Leave the lease to another process, after two tries in vain; return a pause.
+        """Leave the lease to another process, after two failed tries; return a pause.
 
-        It may be one that may read the position, and may not write to the topic.
+        This one may have the right to read the position, and none to write to the
+        topic.
         """
         self._in_vain += 1
         if self._in_vain < ALONE:
@@ -266,16 +270,18 @@ class Publisher(Turns):
     def _halt(
         self, confirmed: Position, begun: Position | None, position: Position | None
     ) -> float:
-        why = (
+        mismatch = (
             f"the broker has {_words(position)}, here {_words(begun)} is begun and "
             f"{_words(confirmed)} confirmed: store or broker was put back, or cloned"
         )
         try:
-            why = f"{why}; {self._relay.ends()}"
+            mismatch = f"{mismatch}; {self._relay.ends()}"
         except Exception:
             logger.warning("outbox: the ends of topics cannot be read", exc_info=True)
-        self._publications.stop(self._holder, position or Position(), why)
-        logger.error("outbox: the relay has stopped, a person must decide: %s", why)
+        self._publications.stop(self._holder, position or Position(), mismatch)
+        logger.error(
+            "outbox: the relay has stopped, a person must decide: %s", mismatch
+        )
         return LONGEST_PAUSE
 
     def _publish(self, publication: Publication) -> bool:
@@ -333,17 +339,17 @@ class Publisher(Turns):
         until = time.monotonic() + pause
         self._failed[transaction.application] = (failures, until)
         # Another's message may hold the record.
-        why = f"{type(error).__name__}: {error}"
+        failure = f"{type(error).__name__}: {error}"
         if isinstance(error, TwoPhaseError):
-            why = str(error)
+            failure = str(error)
         elif isinstance(error, sa.exc.SQLAlchemyError):
-            why = f"its messages cannot be read: {describe_error(error)}"
-        self._publications.refuse(self._holder, transaction, why)
+            failure = f"its messages cannot be read: {describe_error(error)}"
+        self._publications.refuse(self._holder, transaction, failure)
         logger.warning(
             "outbox: not published, again later: transaction=%s pause=%.1f: %s",
             transaction,
             pause,
-            why,
+            failure,
             extra=log_fields(transaction, publication.carrier),
         )
 

@@ -1,9 +1,9 @@
-"""What waits for a person, and what a person has decided about it: one table of each.
+"""The quarantine, which waits for a person, and persons' decisions: one table of each.
 
-Of a partner these are requests, with what it answered; of a relay whole transactions,
-or all of them, with the reason. A decision is one durable local transaction, which also
-writes who made it, when and why into `<name>_tpc_by_hand`. What was dropped is kept
-there, with its body.
+Of a partner these are requests, with its answer; of a relay whole transactions, or all
+of them, with the reason. A decision is one durable local transaction, which also writes
+name, time and reason into `<name>_tpc_by_hand`. A dropped request is kept there, with
+its body.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Quarantine:
     def rows(self, connection: Connection, trouble: RelayTrouble) -> Sequence[Any]:
         """Return what waits for this reason, oldest first."""
         q = self.table.c
-        found = sa.select(self.table).where(q.trouble == str(trouble))
-        return connection.execute(found.order_by(q.since)).all()
+        query = sa.select(self.table).where(q.trouble == str(trouble))
+        return connection.execute(query.order_by(q.since)).all()
 
     def clear(self, connection: Connection, key: str, *troubles: RelayTrouble) -> None:
         """Take notes back."""
@@ -121,7 +121,7 @@ class Quarantine:
     def page(
         self, connection: Connection, query: RequestQuery
     ) -> Sequence[QuarantinedRequest]:
-        """Return a page of what was refused, or dropped; oldest first."""
+        """Return a page of refused, or of dropped, requests; oldest first."""
         q, h = self.table.c, self.by_hand.c
         about: tuple[Any, ...] = (sa.null(), sa.null(), sa.null())
         table: Any = q
@@ -172,10 +172,10 @@ class Quarantine:
         return row
 
     def last(self, connection: Connection, key: RequestKey) -> Any:
-        """Return the newest row about what a person decided about it.
+        """Return the newest row about a person's decision on it.
 
         Raises:
-            RefusalError: unknown: nobody has decided anything.
+            RefusalError: unknown: there is no decision.
         """
         h = self.by_hand
         newest = sa.select(h).where(h.c.key == str(key)).order_by(h.c.number.desc())
@@ -212,13 +212,13 @@ class Quarantine:
         return int(connection.execute(written).scalar_one())
 
     def note_not_taken(self, connection: Connection, key: str) -> None:
-        """Note that what a person had sent again has left in another way."""
+        """Note that a request which a person had sent again has left in another way."""
         h = self.by_hand.c
         again = self.by_hand.update().where(h.key == key, h.action == AGAIN)
         connection.execute(again.values(not_taken=True))
 
 
 def unknown(key: RequestKey) -> RefusalError:
-    """Return the refusal of what neither waits for a person nor was dropped."""
+    """Return the refusal of a request that is neither quarantined nor dropped."""
     detail = f"no request {key} is in quarantine here, nor was one dropped"
     return RefusalError(Refusal.UNKNOWN, detail)

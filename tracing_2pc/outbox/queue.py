@@ -1,8 +1,8 @@
-"""What an outbox has to send: the tables that partners and relays have in common.
+"""An outbox's queue: the tables that partners and relays have in common.
 
 A committed branch is in the queue of its application by its tag. Its rows remain where
-prepare wrote them until they have left. `requests.py` and `publications.py` have what
-leaves in which way, and how far that is.
+prepare wrote them until they have left. `requests.py` and `publications.py` have the
+progress of the two ways to send.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Queue:
         tables: the journal's.
         database: where they are.
         clock: Unix seconds.
-        columns: of a committed branch, which say how far it has left.
+        columns: of a committed branch, about its progress.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 
 def json_records(source: Source, rows: int) -> Iterator[str]:
-    """Read so many records, as JSON objects; `read_records` says what it raises."""
+    """Read so many records, as JSON objects; raises as `read_records`."""
     return (record.text for record in read_records(source, rows))
 
 
@@ -39,8 +39,8 @@ def read_records(source: Source, rows: int) -> Iterator[Record]:
     Times are ISO 8601, decimals are text, bytes are base64, maps are objects.
 
     Raises:
-        MalformedError: a record cannot be said in JSON: NaN, a time that
-            Python has no date for, an unknown time zone or an unknown type.
+        MalformedError: a record has no form in JSON: NaN, a time that Python has no
+            date for, an unknown time zone or an unknown type.
     """
     if source.content_type != content.NDJSON:
         yield from _read(source, rows)
@@ -190,7 +190,7 @@ def _no_json(columns: Sequence[str]) -> RefusalError:
 
 
 def plain_text_of(value: Any) -> str:
-    """Say in text what JSON has no form for."""
+    """Return the text of a value that JSON has no form for."""
     if isinstance(value, datetime.date):  # first, as there are most of them
         return value.isoformat()
     if isinstance(value, uuid.UUID):

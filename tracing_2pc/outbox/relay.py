@@ -42,7 +42,7 @@ def write_block(messages: Sequence[Message]) -> str:
 
 
 def read_block(text: str) -> Iterator[tuple[Any, ...]]:
-    """Read what `write_block` wrote: what each message is made of, in its order."""
+    """Read a block of `write_block`: the parts of each message, in order."""
     head = text.partition("\n")[0]
     topics, keys, sizes, kinds, headers, *more = json.loads(head)
     ends = itertools.accumulate(sizes, initial=len(head) + 1)
@@ -57,7 +57,7 @@ def read_block(text: str) -> Iterator[tuple[Any, ...]]:
 
 
 class Position(NamedTuple):
-    """Which publication a broker has last: its number, and what it was.
+    """The last publication of a broker: its number, and its identity.
 
     Numbers rise by one. The first position is of no publication.
     """
@@ -91,8 +91,8 @@ class Readers(NamedTuple):
 class OutlastedError(TwoPhaseError):
     """A publication takes longer than the `seconds` of a transaction of the broker."""
 
-    def __init__(self, why: str, seconds: float) -> None:
-        super().__init__(why)
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
         self.seconds = seconds
 
 
@@ -100,11 +100,10 @@ class OutlastedError(TwoPhaseError):
 class Relay(Protocol):
     """Takes publications, each as one transaction of a broker with its position.
 
-    `check` is called from many threads, the others from one, and after a fork. What
-    they raise means that nothing is known: `take_over` follows. What it has as
-    `address`, a text, stands in messages about its broker. If it has
-    `settle`, that is called at a job's start, after `identify`, without arguments; it
-    may raise `ConfigurationError`.
+    `check` is called from many threads, the others from one, and after a fork. After an
+    exception nothing is known: `take_over` follows. Its `address`, a text if there is
+    one, is part of messages about its broker. If it has `settle`, that is called at a
+    job's start, after `identify`, without arguments; it may raise `ConfigurationError`.
     """
 
     def open(self) -> None:
@@ -122,14 +121,14 @@ class Relay(Protocol):
         """
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
-        """Encode records, at prepare: what this yields is stored and sent as it is.
+        """Encode records, at prepare: messages are stored and sent as yielded here.
 
         Raises:
-            RefusalError: conflict: one cannot be sent; not now: nobody knows.
+            RefusalError: conflict: one cannot be sent; not now: it is unknown.
         """
 
     def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
-        """Fence whoever published before, then read the last position.
+        """Fence the previous publisher, then read the last position.
 
         None is no position at all; where there must be one, a broker may have to be
         asked for a while. All names at the broker come from the journal's id.
@@ -143,7 +142,7 @@ class Relay(Protocol):
         """
 
     def expect(self, topics: Iterable[str]) -> None:
-        """Look out for what an earlier process has published to these topics."""
+        """Watch for messages that an earlier process has published to these topics."""
 
     def readers(self) -> Readers:
         """Look how far readers get."""
@@ -152,10 +151,10 @@ class Relay(Protocol):
         """Hold nothing at the broker: the lease may be another process's."""
 
     def unfit(self, journal: str) -> Iterable[tuple[str, str]]:
-        """Ask for what does not fit where it publishes; each with its cure."""
+        """Ask for misfits at its destination; each with its cure."""
 
     def ends(self) -> str:
-        """Say which transactions are at the end of where it publishes, for a person."""
+        """Describe the last transactions at its destination, for a person."""
 
     def close(self) -> None:
         """Release connections. Nothing is lost if it is never called."""

@@ -1,4 +1,4 @@
-"""What a partner is sent, request by request, and how far that is: all of that SQL.
+"""Requests to a partner, one by one, and their progress: all of that SQL.
 
 A branch in the queue has a cursor: the first of its requests that is not settled yet.
 Requests behind it are deleted many at a time. One that is settled before its turn, or
@@ -71,7 +71,7 @@ class Request:
 
 
 class Requests:
-    """What one outbox has to send to its partner.
+    """The requests of one outbox to its partner.
 
     `bulk` requests may be sent together; `clock` gives Unix seconds.
     """
@@ -124,31 +124,31 @@ class Requests:
         statement = sa.select(self._branch).order_by(*order).limit(1)
         while True:
             with self._database.read() as connection:
-                found = connection.execute(statement.where(*of)).one_or_none()
-                if found is None:
+                branch = connection.execute(statement.where(*of)).one_or_none()
+                if branch is None:
                     return []
-                if requests := self._requests(connection, found, after):
+                if requests := self._requests(connection, branch, after):
                     return requests
-            if after is not None and found.tag == after.tag:
-                of.append(q.tag != found.tag)
+            if after is not None and branch.tag == after.tag:
+                of.append(q.tag != branch.tag)
             else:
-                self._end(found.tag)
+                self._end(branch.tag)
 
     def _requests(
-        self, connection: Connection, found: Any, after: Request | None
+        self, connection: Connection, branch: Any, after: Request | None
     ) -> list[Request]:
-        r, first = self._row.c, found.next_row
-        if after is not None and after.tag == found.tag:
+        r, first = self._row.c, branch.next_row
+        if after is not None and after.tag == branch.tag:
             first = after.row + 1
         waiting = sa.select(r.tpc_row, r.body).where(
-            r.tpc_tag == found.tag, r.tpc_row >= first
+            r.tpc_tag == branch.tag, r.tpc_row >= first
         )
         slice_ = waiting.order_by(r.tpc_row).limit(max(self.bulk, _SLICE))
-        transaction = TransactionId(found.application, found.batch, found.attempt)
-        task = BranchId(found.partition, found.task_attempt)
-        carrier, name = carrier_from_json(found.carrier), self.queue.name
+        transaction = TransactionId(branch.application, branch.batch, branch.attempt)
+        task = BranchId(branch.partition, branch.task_attempt)
+        carrier, name = carrier_from_json(branch.carrier), self.queue.name
         return [
-            Request(found.tag, row, body, transaction, task, carrier, name)
+            Request(branch.tag, row, body, transaction, task, carrier, name)
             for row, body in connection.execute(slice_)
         ]
 
@@ -230,8 +230,8 @@ class Requests:
     def count_refusal(self, request: Request) -> int:
         """Count one more refusal of its application; return how many in a row.
 
-        0 for a request that a person had sent again: that its partner refuses it is
-        known, and says nothing about the others.
+        0 for a request that a person had sent again: its refusal is known, and is no
+        evidence about the others.
         """
         application = request.transaction.application
         c, h = self.refusals.c, self.quarantine.by_hand.c
@@ -285,7 +285,7 @@ class Requests:
     def page(
         self, connection: Connection, query: RequestQuery
     ) -> Sequence[QuarantinedRequest]:
-        """Return a page of what is in quarantine, or dropped; oldest first."""
+        """Return a page of quarantined, or of dropped, requests; oldest first."""
         return self.quarantine.page(connection, query)
 
     def trouble(self, connection: Connection) -> str:
@@ -293,7 +293,7 @@ class Requests:
         return ""
 
     def unfit(self, connection: Connection) -> Sequence[Unfit]:
-        """Return which applications wait for the partner, and what it answered last."""
+        """Return the applications that wait for the partner, with its last answer."""
         r, b = self.refusals.c, self._branch.c
         is_waiting = sa.exists().where(b.application == r.application)
         waiting = sa.select(self.refusals).where(r.answer.is_not(None), is_waiting)
@@ -382,24 +382,24 @@ class Requests:
         """Return the tag and the body of one that waits to be sent again, or None."""
         q, r = self._branch.c, self._row.c
         put_back = (*self.queue.of(key.transaction, key.branch), q.tag < 0)
-        found = sa.select(q.tag, r.body).join_from(
+        query = sa.select(q.tag, r.body).join_from(
             self._branch, self._row, q.tag == r.tpc_tag
         )
-        return connection.execute(found.where(*put_back, r.tpc_row == key.row)).first()
+        return connection.execute(query.where(*put_back, r.tpc_row == key.row)).first()
 
     # --- figures ---------------------------------------------------------------------
 
-    def _backlog(self, *what: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    def _backlog(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         q, r = self._branch.c, self._row.c
         both = (q.tag == r.tpc_tag, r.tpc_row >= q.next_row)
-        return sa.select(*what).join_from(self._branch, self._row, sa.and_(*both))
+        return sa.select(*columns).join_from(self._branch, self._row, sa.and_(*both))
 
     def count_waiting(self, connection: Connection) -> int:
         """Count requests that are not sent yet."""
         return int(connection.scalar(self._backlog(sa.func.count())) or 0)
 
     def gauges(self, connection: Connection) -> dict[str, float]:
-        """Measure what waits, what is quarantined, and where sending has stopped."""
+        """Measure waiting and quarantined requests, and where sending has stopped."""
         oldest = sa.func.min(self._branch.c.committed)
         backlog, since = connection.execute(
             self._backlog(sa.func.count(), oldest)

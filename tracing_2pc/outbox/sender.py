@@ -38,7 +38,7 @@ class _Waiting:
     tries: int = 0  # of that one alone, in vain
     # Requests of which it was logged that they cannot even be sent.
     faults: set[str] = dataclasses.field(default_factory=set)
-    why: str = ""  # the reason that was logged: once, until it changes
+    reason: str = ""  # the reason that was logged: once, until it changes
 
 
 class Sender(Turns):
@@ -138,14 +138,14 @@ class Sender(Turns):
         return not left
 
     def _grow(self, bulk: Sequence[Request]) -> None:
-        """After a request that was taken send more; unless there was no more to send.
+        """Send larger bulks after one that was taken, unless there was no more to send.
 
-        A smaller one says nothing about the size that was not taken.
+        A smaller one is no evidence about the size that was not taken.
         """
         application = bulk[0].transaction.application
         if len(bulk) < (size := self._size(application)):
             return
-        if (waited := self._waiting.pop(application, None)) and waited.why:
+        if (waited := self._waiting.pop(application, None)) and waited.reason:
             text = "outbox: sent again, after %d tries in vain: application=%s"
             logger.info(text, waited.failures, application)
         self._sizes[application] = min(2 * size, self._requests.bulk)
@@ -176,7 +176,7 @@ class Sender(Turns):
         return self._ask_together([dataclasses.replace(request, carrier=carrier)])[0]
 
     def _ask_together(self, bulk: Sequence[Request]) -> Sequence[PartnerAnswer]:
-        """Send a request. What raises is no answer: it is this application's alone."""
+        """Send a request. An exception is no answer, for this application alone."""
         try:
             return self._partner.send(bulk)
         except Exception as error:  # noqa: BLE001 - the others' requests go on
@@ -190,11 +190,11 @@ class Sender(Turns):
             return
         faults.add(request.key)
         # Another's message may hold the record.
-        why = str(error) if isinstance(error, TwoPhaseError) else type(error).__name__
+        cause = str(error) if isinstance(error, TwoPhaseError) else type(error).__name__
         logger.error(
             "outbox: a request cannot be sent: request=%s: %s",
             request.key,
-            why,
+            cause,
             extra=log_fields(request.transaction, request.carrier),
         )
 
@@ -248,14 +248,14 @@ class Sender(Turns):
         else:
             self._quarantine(request, answer, "fails alone, passed over")
 
-    def _quarantine(self, request: Request, answer: PartnerAnswer, why: str) -> None:
-        said = answer.body if answer.code else answer.why
-        if self._requests.move_to_quarantine(request, answer.code, said):
+    def _quarantine(self, request: Request, answer: PartnerAnswer, reason: str) -> None:
+        text = answer.body if answer.code else answer.why
+        if self._requests.move_to_quarantine(request, answer.code, text):
             logger.error(
                 "outbox: request quarantined: request=%s status=%d: %s",
                 request.key,
                 answer.code,
-                why,
+                reason,
                 extra=log_fields(request.transaction, request.carrier),
             )
 
@@ -280,14 +280,14 @@ class Sender(Turns):
         pause = pause_after(waiting.failures)
         pause = max(pause, min(answer.retry_after, LONGEST_ASKED))
         waiting.resume = time.monotonic() + pause
-        why = answer.why or f"the partner answered {answer.code or 'nothing'}"
-        if why != waiting.why:
-            waiting.why = why
-            self._requests.note_answer(application, why)
+        reason = answer.why or f"the partner answered {answer.code or 'nothing'}"
+        if reason != waiting.reason:
+            waiting.reason = reason
+            self._requests.note_answer(application, reason)
             self._taken.discard(application)  # the next one that is takes that back
             logger.warning(
                 "outbox: not confirmed, sent until it is: request=%s: %s",
                 request.key,
-                why,
+                reason,
                 extra=log_fields(request.transaction, request.carrier),
             )

@@ -1,7 +1,7 @@
-"""Transactions that wait at a relay, why, and what a person decides about them.
+"""Transactions that wait at a relay, the reasons, and a person's decisions.
 
-Where it has stopped, a person draws one line through what waits, in the order of
-publication: what is before it is in.
+Where it has stopped, a person draws one line through the waiting transactions, in the
+order of publication: those before it are in.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
 
 class StoppedRelay:
-    """Lists what waits for more than its turn, and does what a person decided.
+    """Lists transactions that wait for more than their turn; executes decisions.
 
-    Each transaction is listed as one request, whose body says why it waits.
+    Each transaction is listed as one request, whose body is the reason.
     """
 
     def __init__(self, publications: Publications) -> None:
@@ -44,19 +44,19 @@ class StoppedRelay:
     def page(
         self, connection: Connection, query: RequestQuery
     ) -> Sequence[QuarantinedRequest]:
-        """Return a page of what waits, each with why and since when.
+        """Return a page of waiting transactions, each with its reason and time.
 
-        All, where the relay has stopped. Else what the broker refuses; where the
-        position cannot be read, the next transaction; where readers are held back, what
+        All, where the relay has stopped. Else those that the broker refuses; where the
+        position cannot be read, the next one; where readers are held back, those that
         they may not see.
         """
-        found = self._quarantine.page(connection, query)
+        requests = self._quarantine.page(connection, query)
         if query.state is RequestState.DROPPED:
-            return [dataclasses.replace(request, answer=None) for request in found]
+            return [dataclasses.replace(request, answer=None) for request in requests]
         if self._quarantine.count(connection, STOPPED):
-            found = []  # all that waits is listed by that
-        listed = {request.key: _refused(request) for request in found}
-        for transaction, since, trouble, why in self._troubles(connection):
+            requests = []  # all that waits is listed by that
+        listed = {request.key: _refused(request) for request in requests}
+        for transaction, since, trouble, cause in self._troubles(connection):
             key = key_of(transaction)
             if (
                 query.application in (None, transaction.application)
@@ -64,9 +64,11 @@ class StoppedRelay:
                 and (since, str(key)) > query.after
             ):
                 listed[key] = QuarantinedRequest(
-                    key, query.state, 0, since, why, len(why), 0, trouble=trouble
+                    key, query.state, 0, since, cause, len(cause), 0, trouble=trouble
                 )
-        order = sorted(listed.values(), key=lambda one: (one.since, str(one.key)))
+        order = sorted(
+            listed.values(), key=lambda request: (request.since, str(request.key))
+        )
         return order[: query.limit]
 
     def _troubles(
@@ -172,16 +174,16 @@ class StoppedRelay:
         self._publications.go_on(connection, transactions[:line], anew)
 
     def _last(self, connection: Connection) -> str:
-        """Return what the broker has last; without a position, what was confirmed."""
+        """Return the broker's last transaction, or without a position the confirmed."""
         positions = self._publications.positions_in(connection)
-        found = positions[FOUND].transaction if FOUND in positions else ""
-        return found or positions[CONFIRMED].transaction
+        transaction = positions[FOUND].transaction if FOUND in positions else ""
+        return transaction or positions[CONFIRMED].transaction
 
 
 def _refused(request: QuarantinedRequest) -> QuarantinedRequest:
-    why = request.answer or ""
+    answer = request.answer or ""
     return dataclasses.replace(
-        request, trouble=REFUSED, body=why, length=len(why), answer=None
+        request, trouble=REFUSED, body=answer, length=len(answer), answer=None
     )
 
 

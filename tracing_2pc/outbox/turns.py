@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseLostError(Exception):
-    """What was read of the queue may be old: another process may have sent it."""
+    """The queue as read may be old: another process may have sent from it."""
 
 
 def pause_after(failures: int) -> float:
@@ -71,7 +71,7 @@ class Turns(abc.ABC):
     def _take_turn(self) -> float:
         """Send what can be sent; return seconds until the queue is read again."""
 
-    def _report(self, why: str) -> None:  # noqa: B027 - a sender has no place for it
+    def _report(self, reason: str) -> None:  # noqa: B027 - a sender has no place for it
         """Put on record why turns fail, if that can be done."""
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class Turns(abc.ABC):
     def turn(self) -> float:
         """Send what can be sent; return seconds until the queue is read again.
 
-        Whatever goes wrong in a turn, the next one starts over from the database.
+        After any error in a turn the next one starts over from the database.
         """
         try:
             is_held = self._hold() is not LeaseState.REFUSED
@@ -130,11 +130,12 @@ class Turns(abc.ABC):
         return pause
 
     def _start_over(self, error: Exception) -> float:
-        """Drop all that is known here, and say why; return seconds to wait.
+        """Drop cached state, and log the reason; return seconds to wait.
 
-        Whether a change was made whose commit was not answered, only the database says.
-        After a few failures the lease is given back: then another process can try.
-        Nothing that is raised here ends the thread, which no request would start again.
+        Whether a change was made whose commit was not answered, only the database
+        knows. After a few failures the lease is given back: then another process can
+        try. Nothing that is raised here ends the thread, which no request would start
+        again.
         """
         self._failures += 1
         self._held = -float("inf")
@@ -142,19 +143,19 @@ class Turns(abc.ABC):
         is_lost = isinstance(error, LeaseLostError)
         if is_lost and self._failures == 1:
             return 0.0
-        pause, why = pause_after(self._failures), describe_error(error)
+        pause, reason = pause_after(self._failures), describe_error(error)
         if is_lost:
-            why = "what is on record changes"
-            logger.warning("outbox: nothing is sent: pause=%.1f: %s", pause, why)
+            reason = "what is on record changes"
+            logger.warning("outbox: nothing is sent: pause=%.1f: %s", pause, reason)
         elif isinstance(error, sa.exc.SQLAlchemyError):
             text = "outbox: the database did not answer: pause=%.1f: %s"
-            logger.warning(text, pause, why)
+            logger.warning(text, pause, reason)
         else:
             text = "outbox: a turn has failed: pause=%.1f"
             logger.warning(text, pause, exc_info=error)
         if self._failures > 1:
             with contextlib.suppress(Exception):
-                self._report(why)
+                self._report(reason)
         if self._failures > ALONE:
             with contextlib.suppress(Exception):
                 self._leave()
@@ -172,8 +173,8 @@ class Turns(abc.ABC):
     def _hold(self) -> LeaseState:
         """Hold the lease for at least two thirds of its time from now.
 
-        Unless it is renewed, all that is known here is forgotten: whoever had it
-        meanwhile went on from answers of its own.
+        Unless it is renewed, cached state is dropped: another process that had it
+        meanwhile may have sent.
         """
         now = time.monotonic()
         if now - self._held <= self._lease / 3:
