@@ -1,6 +1,6 @@
-"""Participants without a service: whoever asks one opens its database itself.
+"""Participants without a service: each caller opens the database itself.
 
-What belongs here: the transport (`participant.py`), what an address names
-(`addresses.py`), when connections are closed (`idle.py`), and sinks of one participant
-that are written in code (`sinks.py`).
+It has the transport (`participant.py`), the meaning of addresses (`addresses.py`), the
+time when connections are closed (`idle.py`), and sinks of one participant that are
+written in code (`sinks.py`).
 """

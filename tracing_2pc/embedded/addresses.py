@@ -1,7 +1,7 @@
-"""What an address without a service names: a table, a topic, a queue, or an object.
+"""Addresses without a service: of a table, a topic, a queue, or an object.
 
-Nothing is connected to here. `ConfigurationError` says what to change, in one line,
-and repeats no value of an option.
+Nothing is connected to here. `ConfigurationError` names the cure, in one line, and
+repeats no value of an option.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resources that nobody has asked for a while have no connection."""
+"""Resources without a request for a while have no connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDLE = 60.0
 
 
 class _Used:
-    """What this process has asked: how many ask now, and when the last one left."""
+    """This process's requests: how many run now, and when the last one ended."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -30,7 +30,7 @@ after_fork(lambda: _used.__init__())  # type: ignore[misc]
 
 @contextlib.contextmanager
 def in_use(engine: ParticipantEngine) -> Iterator[None]:
-    """Keep its connections open; when nobody has asked for `IDLE`, they are closed."""
+    """Keep its connections open; without a request for `IDLE` they are closed."""
     with _used.lock:
         _used.asking[engine] = _used.asking.get(engine, 0) + 1
         if not _used.is_watched:

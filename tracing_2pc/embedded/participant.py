@@ -1,4 +1,4 @@
-"""A participant whose database is opened by whoever asks it: driver, task, watcher."""
+"""A participant whose database each caller opens: driver, task, watcher."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddedParticipant:
-    """A participant without a service: `RemoteParticipant` says what may be relied on.
+    """A participant without a service: `RemoteParticipant` has the promises.
 
     Picklable: a task opens the database itself. A database that does not answer is
     *unavailable*, and never a refusal. Tables are made by `set_up` alone, which the
@@ -316,10 +316,10 @@ class EmbeddedParticipant:
             )
             self._look(lambda engine: engine.ready())
         except (ConfigurationError, ParticipantError) as error:
-            why = str(error).removeprefix(f"participant {self.name!r}: ")
+            message = str(error).removeprefix(f"participant {self.name!r}: ")
             if description.identity is None:
-                return dataclasses.replace(description, unreachable=why)
-            return dataclasses.replace(description, unready=why)
+                return dataclasses.replace(description, unreachable=message)
+            return dataclasses.replace(description, unready=message)
         return description
 
     def quarantined(
@@ -409,17 +409,17 @@ class EmbeddedParticipant:
             raise self._wrong(error) from error
         except sa.exc.DataError as error:
             logger.warning("not stored: %s", describe_error(error))
-            why = "text of the request has a character that the database here lacks"
-            raise self._error(Refusal.MALFORMED, why, None, transaction) from None
+            text = "text of the request has a character that the database here lacks"
+            raise self._error(Refusal.MALFORMED, text, None, transaction) from None
         except Exception as error:
             cause = describe_not_now(error)
-            why = f"its database {cause or f'did not answer: {describe_error(error)}'}"
+            text = f"its database {cause or f'did not answer: {describe_error(error)}'}"
             if not isinstance(error, sa.exc.SQLAlchemyError | OSError):
                 logger.exception(
                     "a request was not answered: participant=%s", self.name
                 )
-                why = f"it has a fault, see the log: {type(error).__name__}"
-            raise self._error(Refusal.NOT_NOW, why, None, transaction) from error
+                text = f"it has a fault, see the log: {type(error).__name__}"
+            raise self._error(Refusal.NOT_NOW, text, None, transaction) from error
 
     def _error(
         self,

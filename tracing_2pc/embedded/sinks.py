@@ -15,13 +15,13 @@ class TableSink(ParticipantSink):
 
     The same as `ParticipantSink({name: "<url>?table=<table>&key=<key>"})`: rows are
     kept as by `TaggedRows`, the driver makes the tables at the start of the job, and
-    each task opens the database itself. A crash of any process leaves what one behind a
-    service leaves. `tracing-2pc` finds it by the address in the setting `participants`.
+    each task opens the database itself. A crash of any process leaves the same as with
+    a service. `tracing-2pc` finds it by the address in the setting `participants`.
 
     Args:
         url: `postgresql://user@host/database`, with options of libpq, or
             `sqlite:///folder/file.db`. No password in it.
-        table: what readers SELECT from.
+        table: that readers SELECT from.
         key: column or columns that identify a row, as for `TaggedRows`.
         deleted: boolean column; a row in which it is true hides its key, as for
             `TaggedRows`.
@@ -55,15 +55,15 @@ class TableSink(ParticipantSink):
 class TopicSink(ParticipantSink):
     """Publish to a topic of Kafka, or a queue of ActiveMQ, without a service.
 
-    The same as `ParticipantSink({name: "<url>?outbox=<outbox>&key=<key>"})`. What a
-    batch sends is durable and invisible in the outbox, tables of a database, until the
-    commit; then it is published in one transaction of the broker, in order, by the
+    The same as `ParticipantSink({name: "<url>?outbox=<outbox>&key=<key>"})`. A batch's
+    messages are durable and invisible in the outbox, tables of a database, until the
+    commit; then they are published in one transaction of the broker, in order, by the
     driver of `foreachBatch`, by `tracing-2pc recover`, or by `watch --recover`. After a
     crash of any of them the next one goes on; readers with
     `isolation.level=read_committed` see each record once. The driver makes the outbox's
     tables, and a topic that is not there as long as nothing was published.
 
-    What is no text, as a function for the topic, or Avro, is `Outbox(url,
+    An option that is no text, as a function for the topic, or Avro, needs `Outbox(url,
     KafkaRelay(...))` in a module, by an address `python:`.
 
     Args:

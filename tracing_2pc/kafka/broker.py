@@ -1,4 +1,4 @@
-"""What a relay asks a Kafka broker, besides publishing."""
+"""A relay's queries to a Kafka broker, besides publishing."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _refusals(
     """Yield why a topic's settings refuse records that take so long to arrive."""
     policy = config.get("cleanup.policy", "")
     if policy and "compact" not in policy and compacted:
-        why = f"cleanup.policy is {policy}, and tombstones delete nothing there"
-        yield why, "set it to compact, or say allow_uncompacted=True"
+        fault = f"cleanup.policy is {policy}, and tombstones delete nothing there"
+        yield fault, "set it to compact, or say allow_uncompacted=True"
     if "compact" in policy and not keyed:
         yield "cleanup.policy is compact, and a record has no key", "give key="
     for name in _VALUES if not encoded else ():
@@ -102,8 +102,13 @@ def _refusals(
             yield f"{name} is true, and keys are plain text", f"set {name} to false"
     for name in _AGES if config.get("message.timestamp.type") == "CreateTime" else ():
         if int(config.get(name, 1000 * seconds)) < 1000 * seconds:
-            why = f"{name} is {config[name]}: a record may be {seconds:g} s on its way"
-            yield why, f"raise {name}, or set message.timestamp.type to LogAppendTime"
+            fault = (
+                f"{name} is {config[name]}: a record may be {seconds:g} s on its way"
+            )
+            yield (
+                fault,
+                f"raise {name}, or set message.timestamp.type to LogAppendTime",
+            )
 
 
 class PublishError(TwoPhaseError):
@@ -111,7 +116,7 @@ class PublishError(TwoPhaseError):
 
 
 class UnstableError(TwoPhaseError):
-    """The broker has not said how a transaction of this relay has ended."""
+    """The broker has not answered how a transaction of this relay has ended."""
 
 
 class Broker:
@@ -127,7 +132,7 @@ class Broker:
         self.connect()
 
     def connect(self) -> None:
-        """Connect anew: after a restart the epochs that a client knows are too old."""
+        """Connect again: after a restart the epochs that a client knows are too old."""
         self._admin = AdminClient(dict(self.settings), logger=logger)
         self._cluster = ""
 
@@ -144,7 +149,7 @@ class Broker:
         return self._cluster
 
     def ping(self) -> None:
-        """Ask for the cluster's id anew.
+        """Ask for the cluster's id again.
 
         Raises:
             KafkaException: the broker does not answer.
@@ -185,7 +190,9 @@ class Broker:
             asked = admin.describe_configs(
                 [resource], request_timeout=min(self._timeout, _LONGEST_AT_PREPARE)
             )
-            config = {one.name: one.value for one in self._ask(asked).values()}
+            config = {
+                setting.name: setting.value for setting in self._ask(asked).values()
+            }
             most = int(config["max.message.bytes"])
             self._configs[topic] = config
         except (KafkaException, TimeoutError) as error:
@@ -202,7 +209,7 @@ class Broker:
     def refusal(
         self, topic: str, *, keyed: bool, encoded: bool, compacted: bool
     ) -> str:
-        """Say why a topic's settings refuse a record, as `most_bytes` has found them.
+        """Return why a topic's settings, as read by `most_bytes`, refuse a record.
 
         Args:
             topic: where it goes.
@@ -210,14 +217,16 @@ class Broker:
             encoded: whether its value has a schema.
             compacted: whether tombstones go there, and the topic must be compacted.
         """
-        found = _refusals(
+        refusals = _refusals(
             self._configs.get(topic, {}),
             keyed=keyed,
             encoded=encoded,
             compacted=compacted,
             seconds=self._timeout,
         )
-        return next((f"topic {topic}: {why}: {cure}" for why, cure in found), "")
+        return next(
+            (f"topic {topic}: {problem}: {cure}" for problem, cure in refusals), ""
+        )
 
     def require(self, topics: set[str], ids: dict[str, str]) -> None:
         """Add the ids of topics: a producer makes those that are not there.
@@ -259,7 +268,7 @@ class Broker:
         return list(self._limits)
 
     def least_bytes(self, topics: Iterable[str]) -> int:
-        """Return the least limit of these and of all known topics, asked for anew."""
+        """Return the least limit of these and of all known topics, asked for again."""
         for topic in {*topics, *self._limits}:
             if known := self._limits.get(topic):
                 self._limits[topic] = (known[0], -KNOWN_FOR)
@@ -281,9 +290,9 @@ class Broker:
     ) -> Iterator[tuple[str, str]]:
         """Yield what may lose or stop what is published, each with its cure.
 
-        What the principal may not ask is left out, and so are replicas in a cluster of
-        one node. A transaction may take `seconds`. `keyed`, `encoded` and `compacted`
-        are as for `refusal`.
+        Settings that the principal may not read are left out, and so are replicas in a
+        cluster of one node. A transaction may take `seconds`. `keyed`, `encoded` and
+        `compacted` are as for `refusal`.
 
         Raises:
             KafkaException: the broker does not answer.
@@ -298,53 +307,62 @@ class Broker:
         brokers = self._admin.list_topics(timeout=self._timeout).brokers
         for topic, rights in wanted.items():
             try:
-                found = described[topic].result(self._timeout + 1)
+                description = described[topic].result(self._timeout + 1)
             except KafkaException as error:
                 if error.args[0].code() not in _REFUSED:
                     raise
                 if topic not in (position, _STATE):
-                    why = f"topic {topic}: {error.args[0].str()}"
-                    yield why, "make it, and grant Write, Describe and DescribeConfigs"
+                    problem = f"topic {topic}: {error.args[0].str()}"
+                    yield (
+                        problem,
+                        "make it, and grant Write, Describe and DescribeConfigs",
+                    )
                 continue
-            lacks = sorted(r.name for r in rights - {*found.authorized_operations})
+            lacks = sorted(
+                r.name for r in rights - {*description.authorized_operations}
+            )
             if lacks:
                 yield f"topic {topic}: no right to {', '.join(lacks)}", "grant it"
             config = self._config(ConfigResource.Type.TOPIC, topic)
-            replicas = min(len(p.replicas) for p in found.partitions)
+            replicas = min(len(p.replicas) for p in description.partitions)
             in_sync = config.get("min.insync.replicas", "unknown")
             if len(brokers) > 1 and (replicas < 2 or in_sync == "1"):
-                why = (
+                problem = (
                     f"topic {topic}: replicas {replicas}, min.insync.replicas {in_sync}"
                 )
                 yield (
-                    f"{why}: what is published may go with one node",
+                    f"{problem}: what is published may go with one node",
                     "give it 3 replicas, and set min.insync.replicas to 2",
                 )
             if config.get("unclean.leader.election.enable") == "true":
-                why = f"topic {topic}: unclean.leader.election.enable is true"
+                problem = f"topic {topic}: unclean.leader.election.enable is true"
                 yield (
-                    f"{why}: a replica that is behind takes records back",
+                    f"{problem}: a replica that is behind takes records back",
                     "set it to false",
                 )
             if rights is _RIGHTS:
-                for why, cure in _refusals(
+                for problem, cure in _refusals(
                     config,
                     keyed=keyed,
                     encoded=encoded,
                     compacted=compacted,
                     seconds=seconds,
                 ):
-                    yield f"topic {topic}: {why}", cure
+                    yield f"topic {topic}: {problem}", cure
             policy = config.get("cleanup.policy", "compact")
             if topic == position and policy != "compact":
-                why = f"topic {topic}: cleanup.policy is {policy}: the position expires"
-                yield why, "set it to compact"
+                problem = (
+                    f"topic {topic}: cleanup.policy is {policy}: the position expires"
+                )
+                yield problem, "set it to compact"
         most = self._config(ConfigResource.Type.BROKER, str(min(brokers)))
         name = "transaction.max.timeout.ms"
         if int(most.get(name, 1000 * seconds)) < 1000 * seconds:
-            why = f"{name} is {most[name]} at the broker, transaction_timeout= is more"
+            problem = (
+                f"{name} is {most[name]} at the broker, transaction_timeout= is more"
+            )
             yield (
-                f"{why}: {seconds:g} s",
+                f"{problem}: {seconds:g} s",
                 f"raise {name}, or lower transaction_timeout=",
             )
 
@@ -352,14 +370,14 @@ class Broker:
         """Return settings of a topic or a broker; none if they may not be asked for."""
         resource = ConfigResource(kind, name)
         try:
-            found = self._ask(
+            answers = self._ask(
                 self._admin.describe_configs([resource], request_timeout=self._timeout)
             )
         except KafkaException as error:
             if error.args[0].code() in _NOT_ALLOWED:
                 return {}
             raise
-        return {one.name: one.value for one in found.values()}
+        return {setting.name: setting.value for setting in answers.values()}
 
     def make_position_topic(self, name: str) -> None:
         """Make a compacted topic of one partition, if it is not there."""
@@ -378,7 +396,7 @@ class Broker:
 
         Raises:
             KafkaException: the broker does not answer, or there is no such topic.
-            UnstableError: it was not said.
+            UnstableError: the broker did not answer that.
         """
         asked = {TopicPartition(topic, partition): OffsetSpec.latest()}
         return self._offset(*self._list_offsets(asked, isolation).values())
@@ -416,14 +434,14 @@ class Broker:
     def places(self, topic: str) -> list[Place]:
         """Return the partitions of a topic; none if it is not there."""
         # To ask for one topic would make it.
-        found = self._admin.list_topics(timeout=self._timeout).topics.get(topic)
-        return [(topic, number) for number in (found.partitions if found else ())]
+        metadata = self._admin.list_topics(timeout=self._timeout).topics.get(topic)
+        return [(topic, number) for number in (metadata.partitions if metadata else ())]
 
     def last_value(self, topic: str) -> bytes | None:
         """Return the last committed record of a topic's only partition.
 
-        Nobody else writes there, and what was open is ended: so where readers are held
-        back, its end is not known.
+        No other process writes there, and open transactions were ended: so where
+        readers are held back, its end is not known.
 
         Raises:
             UnstableError: readers are held back.
@@ -439,7 +457,7 @@ class Broker:
 
     def last_headers(self, topic: str, name: str) -> list[str]:
         """Return a header's values in the last records of each partition, by time."""
-        found: dict[str, int] = {}
+        latest: dict[str, int] = {}
         for _, partition in self.places(topic):
             end = self.end(topic, partition, IsolationLevel.READ_COMMITTED)
             for message in self._read(topic, partition, max(0, end - 100), end):
@@ -447,8 +465,8 @@ class Broker:
                 for header, text in message.headers() or ():
                     if header == name:
                         value = text.decode(errors="replace")
-                        found[value] = max(at, found.get(value, at))
-        return sorted(found, key=found.__getitem__)[-20:]
+                        latest[value] = max(at, latest.get(value, at))
+        return sorted(latest, key=latest.__getitem__)[-20:]
 
     def _read(self, topic: str, partition: int, first: int, end: int) -> list[Any]:
         """Read the last committed records before an end, at least one if there is."""

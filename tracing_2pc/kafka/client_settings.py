@@ -74,7 +74,7 @@ def check_references(settings: Mapping[str, Any], secrets: frozenset[str]) -> No
 def with_secrets(
     settings: Mapping[str, Any], secrets: frozenset[str]
 ) -> dict[str, Any]:
-    """Return settings with what their references say, read in this process.
+    """Return settings with their references resolved, in this process.
 
     Raises:
         ConfigurationError: a secret is not there, or the function of `oauth_cb`.
@@ -104,7 +104,7 @@ def _imported(reference: str) -> Any:
 def refused_in_one_line(
     settings: Mapping[str, Any], secrets: frozenset[str]
 ) -> Iterator[None]:
-    """Make a client of settings in it: `ConfigurationError` says why there is none.
+    """Make a client of settings in it: `ConfigurationError` has the reason if it fails.
 
     A file that is not there is named, and no secret is.
     """
@@ -118,7 +118,9 @@ def refused_in_one_line(
         raise
     except Exception as error:  # noqa: BLE001 - clients raise what they like
         is_kafka = isinstance(error, KafkaException)
-        why = error.args[0].str() if is_kafka else str(error) or type(error).__name__
+        message = (
+            error.args[0].str() if is_kafka else str(error) or type(error).__name__
+        )
         known = [str(settings[name]) for name in secrets & settings.keys()]
-        why = without_secrets(why, known)
-        raise ConfigurationError(f"settings: {' '.join(why.split())}") from None
+        message = without_secrets(message, known)
+        raise ConfigurationError(f"settings: {' '.join(message.split())}") from None

@@ -86,9 +86,9 @@ def _list_of(item: Compare, words: str) -> Compare:
     def compare(sent: Any, read: Any) -> Difference | None:
         if not isinstance(sent, list) or len(sent) != len(read):
             return Difference("", kind_of(sent), words)
-        for one, other in zip(sent, read, strict=True):
-            if found := item(one, other):
-                return found._replace(path=f"[]{found.path}")
+        for element, other in zip(sent, read, strict=True):
+            if difference := item(element, other):
+                return difference._replace(path=f"[]{difference.path}")
         return None
 
     return compare
@@ -99,9 +99,9 @@ def _map_of(value: Compare, words: str) -> Compare:
         kept = {_key(key): inner for key, inner in read.items()}
         if not isinstance(sent, Mapping) or sent.keys() != kept.keys():
             return Difference("", kind_of(sent), words)
-        for key, one in sent.items():
-            if found := value(one, kept[key]):
-                return found._replace(path=f"[]{found.path}")
+        for key, member in sent.items():
+            if difference := value(member, kept[key]):
+                return difference._replace(path=f"[]{difference.path}")
         return None
 
     return compare
@@ -111,7 +111,7 @@ def _map_of(value: Compare, words: str) -> Compare:
 
 
 class AvroColumns:
-    """Compares records with what is read of them, by a schema that is parsed."""
+    """Compares records with their decoded form, by a parsed schema."""
 
     def __init__(self, schema: Any) -> None:
         self._named: dict[str, Compare] = {}
@@ -177,8 +177,8 @@ class AvroColumns:
                 return Difference("", kind_of(sent), "record")
             for name, field in fields:
                 # A field that the record lacks was written with the schema's default.
-                if name in sent and (found := field(sent[name], read[name])):
-                    return found._replace(path=f".{name}{found.path}")
+                if name in sent and (difference := field(sent[name], read[name])):
+                    return difference._replace(path=f".{name}{difference.path}")
             return None
 
         return compare
@@ -188,13 +188,17 @@ class AvroColumns:
         words = _words(schemas)
 
         def compare(sent: Any, read: Any) -> Difference | None:
-            found = None
+            difference = None
             if sent is None or read is None:
                 return None if sent is read else Difference("", kind_of(sent), words)
             for branch in branches:
-                if (found := branch(sent, read)) is None:
+                if (difference := branch(sent, read)) is None:
                     return None
-            return found if len(branches) == 1 else Difference("", kind_of(sent), words)
+            return (
+                difference
+                if len(branches) == 1
+                else Difference("", kind_of(sent), words)
+            )
 
         return compare
 
@@ -295,8 +299,8 @@ def compare_message(values: Mapping[str, Any], message: Any) -> Difference | Non
     """Compare a record, or a member of it, with the message that was made of it."""
     fields = _fields_of(message.DESCRIPTOR)
     for name, value in values.items():
-        if found := fields[name](value, message):
-            return found._replace(path=f".{name}{found.path}")
+        if difference := fields[name](value, message):
+            return difference._replace(path=f".{name}{difference.path}")
     return None
 
 
@@ -328,7 +332,7 @@ def _field(field: Any) -> Compare:
 
 
 def _one(field: Any) -> Compare:
-    """Return what compares a value, or an element, with what is read of it."""
+    """Return a function that compares a value, or an element, with its decoded form."""
     kind, words = field.message_type, name_of(field)
     if kind is None:
         names = field.enum_type and field.enum_type.values_by_name
@@ -378,7 +382,7 @@ def _is_same_json(sent: Any, read: Any) -> bool:
 
 
 def _is_same_text(sent: Any, read: Any) -> bool:
-    """Compare with what the record's JSON has as text, too: numbers, times, bytes."""
+    """Compare with the text in the record's JSON, too: numbers, times, bytes."""
     if type(sent) is type(read):  # most often
         return bool(sent == read)
     if isinstance(read, str):

@@ -73,19 +73,20 @@ class Encoding(Protocol):
 class KafkaRelay:
     """Publishes each transaction to Kafka whole, once, in order.
 
-    For `Outbox(url, KafkaRelay(...))`. What a batch sends is durable and invisible in
-    the outbox's database until the commit. Then the outbox publishes it in one
+    For `Outbox(url, KafkaRelay(...))`. A batch's messages are durable and invisible in
+    the outbox's database until the commit. Then the outbox publishes them in one
     transaction of the broker, which also holds the relay's *position*: so nothing is
-    ever in doubt at the broker, and whoever takes over, after any crash, reads there
-    what is in. Readers with `isolation.level=read_committed` see each record once, and
-    nothing of a transaction that aborted. Others may see parts, and records twice.
+    ever in doubt at the broker, and a process that takes over, after any crash, reads
+    there which transaction is in. Readers with `isolation.level=read_committed` see
+    each record once, and nothing of a transaction that aborted. Others may see parts,
+    and records twice.
 
     The position is a record of a topic of its own, `tpc-<journal>`, of one partition,
     compacted: it never expires. A consumer group's offset, the other place for it,
     expires some days after the last publication, and would have to be renewed by a
     process that may be down. The broker's transaction has the same name.
 
-    Where the broker refuses what was committed, as after a topic was deleted, its
+    Where the broker refuses a committed transaction, as after a topic was deleted, its
     application waits, in order, and others go on.
 
     Args:
@@ -209,11 +210,11 @@ class KafkaRelay:
         return cluster and f"kafka:{cluster}"
 
     def settle(self) -> None:
-        """Refuse a topic that its tombstones are not for, when a job starts.
+        """Refuse a topic that does not fit its tombstones, when a job starts.
 
         Raises:
             ConfigurationError: with the setting that cures it.
-            RefusalError: the broker does not say: each prepare asks again.
+            RefusalError: the broker does not answer: each prepare asks again.
         """
         if self._must_compact and isinstance(self._topic, str):
             self._connected().most_bytes(self._topic)
@@ -234,8 +235,8 @@ class KafkaRelay:
         """Encode records as they will be sent, and measure them.
 
         Raises:
-            RefusalError: conflict: a record cannot be sent, with its column and why;
-                not now: the broker does not say what its topic takes.
+            RefusalError: conflict: a record cannot be sent, with its column and the
+                reason; not now: the broker does not answer what its topic takes.
         """
         if self._encode is None and self._encoding is not None:
             opened = self._encoding.open(self._timeout)
@@ -274,7 +275,7 @@ class KafkaRelay:
     # --- after the commit ------------------------------------------------------------
 
     def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:
-        """Fence whoever published before, then read the last position.
+        """Fence the previous publisher, then read the last position.
 
         Raises:
             KafkaException: the broker does not answer.
@@ -370,8 +371,8 @@ class KafkaRelay:
     def _wait_for_end(self) -> None:
         """Wait until the transaction has ended in each partition.
 
-        A broker that is killed can lose its end there. What this producer aborts next
-        would then be its end: all of it would be gone, although it was committed.
+        A broker that is killed can lose its end there. This producer's next abort would
+        then be its end: all of it would be gone, although it was committed.
         """
         until = time.monotonic() + self._timeout
         while open_ := self._open_places(GONE):
@@ -383,9 +384,9 @@ class KafkaRelay:
         """Return where the last transaction is open, or the end is one of these."""
         if not self._firsts:
             return []
-        found = self._connected().ends(self._firsts, IsolationLevel.READ_COMMITTED)
+        offsets = self._connected().ends(self._firsts, IsolationLevel.READ_COMMITTED)
         # Where readers are held back before it, somebody else's is open, too.
-        return [at for at, end in found.items() if end in (self._firsts[at], *ends)]
+        return [at for at, end in offsets.items() if end in (self._firsts[at], *ends)]
 
     def _raise_open(self, places: Sequence[Place]) -> None:
         named = ", ".join(f"{topic}/{partition}" for topic, partition in places[:5])
@@ -421,20 +422,22 @@ class KafkaRelay:
             self._firsts.setdefault(place, offset)
             self._expected[place] = offset
         elif not self._refused:
-            why = error.str() if error else "it is not said where it is"
+            detail = error.str() if error else "it is not said where it is"
             # A code below 0 is the client's own, as a time-out of ours.
             verb = "refuses" if error and error.code() >= 0 else "has not taken"
-            self._refused.append(f"the broker {verb} a message: topic {topic}: {why}")
+            self._refused.append(
+                f"the broker {verb} a message: topic {topic}: {detail}"
+            )
             if error and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 self._too_much_for = topic
 
     def _raise_refused(self) -> None:
         if self._refused:
-            why = self._refused[0] + self._cause()
+            message = self._refused[0] + self._cause()
             if self._too_much_for:  # another process prepared: the next try sends less
                 with contextlib.suppress(RefusalError):
                     self._connected().most_bytes(self._too_much_for)
-            raise PublishError(why)
+            raise PublishError(message)
         self._raise_outlasted()
 
     def _raise_outlasted(self) -> None:
@@ -503,8 +506,8 @@ class KafkaRelay:
                 f"{'/'.join(map(str, place))} at offset {ends[place]:.0f} of {last + 1}"
                 for place, last in list(self._awaited.items())[:5]
             ]
-            why = f"readers of {', '.join(held)} are held back"
-            return Readers(self._through, why)
+            trouble = f"readers of {', '.join(held)} are held back"
+            return Readers(self._through, trouble)
         lost, self._lost = self._lost, ""
         return Readers(self._through, lost)
 
@@ -533,11 +536,13 @@ class KafkaRelay:
         return [topic] if isinstance(topic, str) else broker.known_topics
 
     def ends(self) -> str:
-        """Say which transactions the last records of its topic are of."""
+        """Describe the transactions of the last records of its topic."""
         if not isinstance(self._topic, str):
             return ""
-        found = self._connected().last_headers(self._topic, "tpc-transaction")
-        return f"topic {self._topic} ends with {', '.join(found) or 'none of ours'}"
+        transactions = self._connected().last_headers(self._topic, "tpc-transaction")
+        return (
+            f"topic {self._topic} ends with {', '.join(transactions) or 'none of ours'}"
+        )
 
     def close(self) -> None:
         """Release connections. Nothing is lost if it is never called."""
@@ -546,7 +551,7 @@ class KafkaRelay:
         self._opened.close()
 
     def _drop_producer(self) -> None:
-        """Forget the producer, with what it has not sent: the next one aborts it."""
+        """Forget the producer, with its unsent messages: the next one aborts it."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()

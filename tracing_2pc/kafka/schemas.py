@@ -77,7 +77,7 @@ _Differs: TypeAlias = Callable[
 
 
 class _Registered(abc.ABC):
-    """What `Avro` and `Protobuf` share: the registry, and what is said of it."""
+    """Common parts of `Avro` and `Protobuf`: the registry, and its errors."""
 
     def __init__(
         self,
@@ -121,9 +121,9 @@ class _Registered(abc.ABC):
             try:
                 sent = self._value(record)
                 value: bytes = serialize(sent, context)
-                found = differs(record, sent, value, context)
+                difference = differs(record, sent, value, context)
             except _SILENT as error:
-                raise _said(error, record, topic) from None
+                raise _refusal(error, record, topic) from None
             except Exception:  # noqa: BLE001 - the serializers raise what they like
                 # Its message may hold the record.
                 bad = dict(self._bad(record))
@@ -131,8 +131,8 @@ class _Registered(abc.ABC):
                 # A column that the schema or the batch lacks is no row's fault.
                 is_rows = bool(bad) and all(bad.values())
                 raise _refused(row, topic, bad, reason, is_rows=is_rows) from None
-            if found is not None:
-                path, reason = found.path[1:], str(found)
+            if difference is not None:
+                path, reason = difference.path[1:], str(difference)
                 raise _refused(row, topic, [path], reason, is_rows=True)
             return value
 
@@ -148,7 +148,7 @@ class _Registered(abc.ABC):
 
     @abc.abstractmethod
     def _differs(self, client: SchemaRegistryClient) -> _Differs:
-        """Return what compares a record with what is read of its encoded value."""
+        """Return a function that compares a record with its decoded value."""
 
     @abc.abstractmethod
     def _bad(self, record: Record) -> Iterable[tuple[str, str]]:
@@ -156,11 +156,11 @@ class _Registered(abc.ABC):
 
 
 class _Encoders:
-    """Encodes by what the registry has said of a topic lately.
+    """Encodes by the registry's recent answer about a topic.
 
-    It is asked anew after a minute. A registry restored from a backup may give a schema
-    another number, and readers look that number up. While the registry is down, the
-    last number is used.
+    It is asked again after a minute. A registry restored from a backup may give a
+    schema another number, and readers look that number up. While the registry is down,
+    the last number is used.
     """
 
     def __init__(self, connect: Callable[[ExitStack], Encode]) -> None:
@@ -213,7 +213,7 @@ class Avro(_Registered):
     A record is encoded at prepare, and stored as it is sent. It is read back and
     compared: a value that the schema would change is a vote to abort. The schema's
     subject is `<topic>-value`. A process asks the registry once a minute for each
-    topic; what it knows is used for longer if the registry is down.
+    topic; the last answer is used for longer if the registry is down.
 
     Args:
         schema: a record in Avro's JSON, whose fields are the columns; a column may be
@@ -333,10 +333,10 @@ class Protobuf(_Registered):
             try:
                 ParseDict({name: value}, self._message())
             except Exception:  # noqa: BLE001 - it raises what it likes
-                found = Difference(
+                difference = Difference(
                     "", kind_of(record.values[name]), types.get(name, "")
                 )
-                yield name, str(found) if name in types else ""
+                yield name, str(difference) if name in types else ""
 
 
 def _refused(
@@ -348,16 +348,16 @@ def _refused(
     return conflict(detail, ", ".join(columns) if is_rows else None)
 
 
-def _said(error: Exception, record: Record, topic: str) -> RefusalError:
+def _refusal(error: Exception, record: Record, topic: str) -> RefusalError:
     if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
-        said = str(error.error_message)
-        named = [n for n in record.values if re.search(rf"\b{re.escape(n)}\b", said)]
+        message = str(error.error_message)
+        named = [n for n in record.values if re.search(rf"\b{re.escape(n)}\b", message)]
         columns = "".join(f"column {name}: " for name in named)
         return conflict(
             f"{columns}the registry does not take the schema of topic {topic} "
-            f"({error.http_status_code}): {said[:_MOST]}"
+            f"({error.http_status_code}): {message[:_MOST]}"
         )
     status = getattr(error, "http_status_code", "")
-    why = f"it answers {status}" if status else type(error).__name__
-    detail = f"the schema registry does not know topic {topic} now ({why}): ask again"
+    cause = f"it answers {status}" if status else type(error).__name__
+    detail = f"the schema registry does not know topic {topic} now ({cause}): ask again"
     return RefusalError(Refusal.NOT_NOW, detail)

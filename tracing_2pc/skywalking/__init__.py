@@ -4,8 +4,8 @@ The environment turns it on (`OTEL_PROPAGATORS`, `OTEL_TRACES_EXPORTER`), or a p
 that sets up OpenTelemetry itself does, by `start.start(...)`. SkyWalking's own agent is
 not needed; participants that run it join the same trace.
 
-What belongs here knows OpenTelemetry and SkyWalking, and nothing of two-phase commit:
-no module here imports anything of this package from outside of this folder.
+Modules here know OpenTelemetry and SkyWalking, and nothing of two-phase commit: no
+module here imports anything of this package from outside of this folder.
 """
 
 from .headers import Sw8, parse_correlation, parse_sw8

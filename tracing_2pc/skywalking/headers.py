@@ -1,8 +1,8 @@
 """`sw8` and `sw8-correlation`, read strictly and written.
 
 The formats are SkyWalking's cross process propagation headers, version 3, and its
-correlation context, version 1. What is in doubt counts as absent: nothing here raises,
-whatever was sent, and no work is done on more than two kibibytes.
+correlation context, version 1. A doubtful value counts as absent: nothing here raises,
+for any input, and no work is done on more than two kibibytes.
 """
 
 from __future__ import annotations

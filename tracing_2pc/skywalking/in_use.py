@@ -1,4 +1,4 @@
-"""The processor that headers speak of, and what it shares with the propagator.
+"""The processor that headers refer to, and its interface for the propagator.
 
 Nothing here imports the SDK.
 """
@@ -20,7 +20,7 @@ CALLER: Final = contexts.create_key("tpc-sw8")
 
 
 class Processor(Protocol):
-    """What is known here of `SkyWalkingProcessor`, which needs the SDK."""
+    """The interface of `SkyWalkingProcessor`, which needs the SDK."""
 
     @property
     def dropped(self) -> int:
@@ -30,7 +30,7 @@ class Processor(Protocol):
         """Fix the place of a root that is exported later."""
 
     def header(self, context: SpanContext) -> Sw8 | None:
-        """Return what a request says that this span makes; None if it is not ours."""
+        """Return the header of a request made in this span; None if it is not ours."""
 
 
 _processor: Processor | None = None

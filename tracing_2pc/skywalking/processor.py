@@ -1,4 +1,4 @@
-"""The span processor: what OpenTelemetry starts and ends, in SkyWalking's segments."""
+"""The span processor: OpenTelemetry's spans as SkyWalking's segments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SkyWalkingProcessor(SpanProcessor):
         os.register_at_fork(after_in_child=lambda: _call(forked))
 
     def _forked(self) -> None:
-        """Begin anew: what was open is the parent process's to send."""
+        """Start empty: the parent process sends the open spans."""
         self._segments = Segments()
         self._sender.forked()
 
@@ -84,7 +84,7 @@ class SkyWalkingProcessor(SpanProcessor):
         self._segments.reserve(stub, time.monotonic())
 
     def header(self, context: SpanContext) -> Sw8 | None:
-        """Return what a request says that this span makes; None if it is not ours."""
+        """Return the header of a request made in this span; None if it is not ours."""
         place_and_span = self._segments.place_for_header(context)
         if place_and_span is None:
             return None
@@ -107,7 +107,7 @@ class SkyWalkingProcessor(SpanProcessor):
         return self._sender.flush(timeout_millis / 1000)
 
     def shutdown(self) -> None:
-        """Send everything, what is open as incomplete; give up after a second."""
+        """Send everything, open spans as incomplete; give up after a second."""
         self._sender.put(self._segments.take(lambda _: True))
         self._sender.shutdown(EXIT_SECONDS)
 

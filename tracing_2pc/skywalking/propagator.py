@@ -43,11 +43,11 @@ def malformed() -> int:
 
 
 class SkyWalkingPropagator(TextMapPropagator):
-    """Reads and writes SkyWalking's headers. Never raises, whatever was sent.
+    """Reads and writes SkyWalking's headers. Never raises, for any input.
 
-    A header that cannot be read is as if absent, and counted. Where only `sw8` came, a
-    parent is made of it, the same in every service that gets the same header. What came
-    with no `sw8` is no correlation: it would go on under a `sw8` of ours.
+    A header that cannot be read is as if absent, and counted. Where only `sw8` arrived,
+    a parent is derived from it, the same in every service that gets the same header. A
+    correlation without `sw8` is ignored: it would be sent on under a `sw8` of ours.
     """
 
     def extract(
@@ -96,7 +96,7 @@ class SkyWalkingPropagator(TextMapPropagator):
 
 
 def _header(current: SpanContext, context: Context | None) -> Sw8 | None:
-    """Return the current span's place, or what was received where it is not ours."""
+    """Return the current span's place, or the received header if it is not ours."""
     if not (current.is_valid and current.trace_flags.sampled):
         return None
     processor = in_use.processor()

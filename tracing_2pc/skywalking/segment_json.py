@@ -44,8 +44,8 @@ _LOGIC_SPAN: Final = ("x-le", '{"logic-span":true}')
 def segment(piece: Piece, service: str, instance: str) -> dict[str, Any]:
     """Return a segment, its spans in the order of their index.
 
-    A field that has the protocol's default (nothing, no, unknown) is left out. It would
-    be half of what is sent.
+    A field that has the protocol's default (nothing, no, unknown) is left out. Such
+    fields would be half of the bytes.
     """
     calling = {p.parent for p in piece.spans if p.span.kind in _EXITS}
     return {
@@ -87,7 +87,7 @@ def _span(
 
 
 def _type(placed: Placed, *, calls_on: bool) -> str:
-    """Say which end of a call a span is. A call around a call is none: one counts."""
+    """Return a call's end that a span is. A call around a call is none: one counts."""
     if placed.span.kind in ENTRIES and placed.parent == -1:
         return "Entry"
     if placed.span.kind in _EXITS and not calls_on:
@@ -96,7 +96,7 @@ def _type(placed: Placed, *, calls_on: bool) -> str:
 
 
 def peer(attributes: Mapping[str, Any]) -> str:
-    """Return the address that a call goes to; empty if its span does not say."""
+    """Return the address that a call goes to; empty if its span has none."""
     host = attributes.get("server.address") or attributes.get("net.peer.name")
     port = attributes.get("server.port") or attributes.get("net.peer.port")
     if host:

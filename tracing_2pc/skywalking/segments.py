@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What the first span of a segment follows from; without a service, our own."""
+    """The parent of a segment's first span; without a service, our own."""
 
     kind: str
     place: Place
@@ -66,7 +66,7 @@ class Placed(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What is sent at once: a segment, or the end of a span that was incomplete."""
+    """The unit of sending: a segment, or the end of a span that was incomplete."""
 
     trace: str
     segment: str
@@ -75,7 +75,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Segment:
-    """A segment that was not sent yet, or what is left open of one that was."""
+    """A segment that was not sent yet, or the open rest of one that was."""
 
     trace: str
     id: str
@@ -151,7 +151,7 @@ class Segments:
         return self._open.get(key) or self._ended.get(key) or _NOWHERE
 
     def _linked(self, span: ReadableSpan, above: Place | None) -> Iterator[Reference]:
-        """Refer to what a span links to, if it is of its trace and its place is known.
+        """Refer to a linked span, if it is of the same trace and its place is known.
 
         SkyWalking shows one trace at a time: a link to another one is a tag.
         """
@@ -263,7 +263,7 @@ def _references(
 
 
 def _origins(span: ReadableSpan) -> Iterator[Reference]:
-    """Refer to what a span links to by `sw8`."""
+    """Refer to the spans that a span links to by `sw8`."""
     for link in span.links:
         if (text := (link.attributes or {}).get("sw8")) and (
             at := parse_sw8(str(text))

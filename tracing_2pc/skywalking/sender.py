@@ -60,14 +60,14 @@ class Collector:
 
 
 class Sender:
-    """Takes pieces, and sends them when it can. What cannot be sent is counted.
+    """Takes pieces, and sends them when it can. Pieces that cannot be sent are counted.
 
     A batch without an answer is sent again: SkyWalking keeps each segment once. So is
     a batch that is redirected. Nothing is sent elsewhere, or past a certificate that is
     not trusted. A fault is logged once, until something gets through. Only `flush` and
     `shutdown` wait, for a given time.
 
-    `gather` returns what has become due, given seconds that only rise.
+    `gather` returns the pieces that are due, given seconds that only rise.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Sender:
         self.forked()
 
     def forked(self) -> None:
-        """Begin anew in a child: queue, thread and connection are the parent's."""
+        """Start empty in a child: queue, thread and connection are the parent's."""
         self._queue: deque[Piece] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -204,7 +204,7 @@ class Sender:
         self._beat = now
 
     def _post(self, path: str, body: Any) -> int | str:
-        """Return the answer's status, or the name of what went wrong."""
+        """Return the answer's status, or the name of the error."""
         headers = {"Content-Type": "application/json"}
         if self._to.token:
             headers["Authentication"] = self._to.token

@@ -79,18 +79,18 @@ def start(
 
 
 def _checked(endpoint: str) -> str:
-    what = f"endpoint of SkyWalking ({ENDPOINT})"
+    subject = f"endpoint of SkyWalking ({ENDPOINT})"
     try:
         url = urlsplit(endpoint)
         _ = url.port  # raises, if it is none
     except ValueError:
-        raise ValueError(f"{what}: its host or its port is none") from None
+        raise ValueError(f"{subject}: its host or its port is none") from None
     if url.username or url.password:
-        raise ValueError(f"{what}: a URL must not hold a password")
+        raise ValueError(f"{subject}: a URL must not hold a password")
     is_text = endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
     is_http = is_text and url.scheme in {"http", "https"} and url.hostname
     if not is_http or url.query or url.fragment:
-        raise ValueError(f"{what}: expected http://host:port or https://host:port")
+        raise ValueError(f"{subject}: expected http://host:port or https://host:port")
     return endpoint.rstrip("/")
 
 
@@ -106,13 +106,13 @@ def _secret(given: str | None, url: str) -> str | None:
 def _trusted(certificates: str | None, url: str) -> str | None:
     if not certificates:
         return None
-    what = f"certificates for SkyWalking ({CERTIFICATES}): {certificates}"
+    subject = f"certificates for SkyWalking ({CERTIFICATES}): {certificates}"
     if urlsplit(url).scheme != "https":
-        raise ValueError(f"{what}: {url} does not use any; make it https")
+        raise ValueError(f"{subject}: {url} does not use any; make it https")
     try:
         ssl.create_default_context(cafile=certificates)
     except OSError as error:
-        raise ValueError(f"{what}: {error.strerror}") from None
+        raise ValueError(f"{subject}: {error.strerror}") from None
     return certificates
 
 
@@ -125,7 +125,7 @@ def _is_local(url: str) -> bool:
 
 
 class SkyWalkingExporter(SpanExporter):
-    """What `OTEL_TRACES_EXPORTER=skywalking` names. It exports nothing itself.
+    """The exporter of `OTEL_TRACES_EXPORTER=skywalking`. It exports nothing itself.
 
     A segment must be known when its first span starts, and an exporter gets a span when
     it has ended. So this adds our processor to the provider that is being set up.
