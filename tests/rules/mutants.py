@@ -847,7 +847,7 @@ MUTANTS: Final = (
         ),
         edit(
             "launch/built_image.py::_unstage",
-            "found.transaction != transaction",
+            "manifest.transaction != transaction",
             "False",
         ),
     ),

@@ -67,9 +67,9 @@ class Build:
     """How an image is built: by a command here, or by a Tekton TaskRun.
 
     A command gets the place to push to in its environment, as `IMAGE`; of ours it gets
-    what a program needs to run and to push, telemetry's settings without secrets, and
-    what `environment` names. A TaskRun's `spec` gets the place as the param `image`,
-    and the TaskRun these labels.
+    the variables that a program needs to run and to push, telemetry's settings without
+    secrets, and those that `environment` names. A TaskRun's `spec` gets the place as
+    the param `image`, and the TaskRun these labels.
     """
 
     repository: str
@@ -82,18 +82,17 @@ class Build:
 
 @traced_sink
 class BuiltImage:
-    """Builds, and pushes under a tag of its own; the commit puts it under the real one.
+    """Builds, and pushes under a tag of its own; the commit sets the real tag.
 
     Before the vote the image stands under the staging tag `tpc-<transaction>`, in a
     manifest that has the transaction's id, so that its digest is no other image's. The
     handle keeps the manifest: a commit needs neither the staging tag nor the build. It
-    may be repeated, by any process. Layers that the registry has dropped since are the
-    one thing that cannot be had again: the commit is refused then, and never
-    acknowledged.
+    may be repeated, by any process. Only layers that the registry has dropped since
+    cannot be recovered: the commit is refused then, and never acknowledged.
 
     Args:
-        build: what is built. None in a recovery, which has the handle.
-        stopping: set when nobody waits for a vote any more.
+        build: the build. None in a recovery, which has the handle.
+        stopping: set when the vote is no longer waited for.
         cluster: where a TaskRun is made.
         namespace: of the TaskRun.
         place_of: where an abort looks, and a late commit; by default, where this one
@@ -206,17 +205,17 @@ class BuiltImage:
         return self.build
 
     def _run_command(self, build: Build, of: str, reference: str) -> None:
-        command, told = build.command, _environment_of(build)
-        told |= {"IMAGE": reference, "TRANSACTION_ID": of}
-        told |= environment_of(current_carrier())
+        command, environment = build.command, _environment_of(build)
+        environment |= {"IMAGE": reference, "TRANSACTION_ID": of}
+        environment |= environment_of(current_carrier())
         # Into a file: a child that the build has left may hold a pipe for ever.
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(  # noqa: S603 - the user's own command
                     command,
-                    env=told,
+                    env=environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
@@ -224,20 +223,20 @@ class BuiltImage:
                 raise ConfigurationError(
                     f"the build cannot start: {command[0]}: {error.strerror}"
                 ) from None
-            what = f"the build {of}"
+            subject = f"the build {of}"
             try:
-                wait_for(lambda: process.poll() is not None, self.stopping, what)
+                wait_for(lambda: process.poll() is not None, self.stopping, subject)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             if process.returncode:
-                last = " / ".join(_last_lines(said)) or "it said nothing"
+                last = " / ".join(_last_lines(output)) or "it said nothing"
                 raise ConfigurationError(
                     f"the build failed ({process.returncode}): {last}"[:500]
                 )
         if self.stopping.is_set():
-            raise AbortedError(f"{what} was not over within the launch's `timeout`")
+            raise AbortedError(f"{subject} was not over within the launch's `timeout`")
 
     def _run_task(self, build: Build, of: str, reference: str) -> None:
         cluster, spec = self.cluster, build.task_run or {}
@@ -269,8 +268,8 @@ class BuiltImage:
         wait_for(is_over, self.stopping, f"TaskRun {name}")
         if ended["status"] == "False":
             message = without_secrets(str(ended.get("message") or ended.get("reason")))
-            said = " ".join(message.split())
-            raise ConfigurationError(f"the build failed: TaskRun {name}: {said}"[:500])
+            text = " ".join(message.split())
+            raise ConfigurationError(f"the build failed: TaskRun {name}: {text}"[:500])
 
 
 def staging_tag(transaction: str) -> str:
@@ -292,11 +291,11 @@ def _environment_of(build: Build) -> dict[str, str]:
     return telemetry_settings() | {name: os.environ[name] for name in names}
 
 
-def _last_lines(said: IO[bytes]) -> list[str]:
-    """Return the last lines of what a command has said, without our secrets."""
-    end = said.seek(0, os.SEEK_END)
-    said.seek(max(end - _TAIL, 0))
-    text = without_secrets(said.read().decode(errors="replace"))
+def _last_lines(output: IO[bytes]) -> list[str]:
+    """Return the last lines of a command's output, without our secrets."""
+    end = output.seek(0, os.SEEK_END)
+    output.seek(max(end - _TAIL, 0))
+    text = without_secrets(output.read().decode(errors="replace"))
     if end > _TAIL:  # it may begin in the middle of a secret
         text = re.sub(r"^\S*", "", text)
     lines = (" ".join(line.split())[:200] for line in text.splitlines())
@@ -304,18 +303,18 @@ def _last_lines(said: IO[bytes]) -> list[str]:
 
 
 def _unstage(place: Repository, transaction: str) -> None:
-    """Delete what a transaction has staged, by a digest that is nobody else's."""
+    """Delete a transaction's staged image, by a digest that no other image has."""
     staging = staging_tag(transaction)
-    if (found := place.get(staging)) is None:
+    if (manifest := place.get(staging)) is None:
         return
-    if found.transaction != transaction:  # killed between push and stage
-        found = found.staged_by(transaction)
-        place.put(staging, found)
-    place.delete(found.digest)
+    if manifest.transaction != transaction:  # killed between push and stage
+        manifest = manifest.staged_by(transaction)
+        place.put(staging, manifest)
+    place.delete(manifest.digest)
 
 
 def _is_later(standing: Manifest | None, handle: dict[str, Any]) -> bool:
-    """Say whether a later launch of the same application has set the tag since."""
+    """Return whether a later launch of the same application has set the tag since."""
     if standing is None or standing.transaction is None:
         return False
     mine = TransactionId.parse(handle["transaction"])

@@ -1,4 +1,4 @@
-"""What a launch asks of a Kubernetes API server, and no more.
+"""A launch's requests to a Kubernetes API server, and no more.
 
 Written for the API as it is since Kubernetes 1.21; `urllib3` suffices for it.
 """
@@ -46,23 +46,23 @@ class ClusterError(TwoPhaseError):
 
 
 class NoClusterError(ConfigurationError):
-    """Nothing here says which cluster is meant."""
+    """No cluster is configured here."""
 
 
 class UnreachableError(ClusterError):
-    """No answer, or none that says anything: it may or may not have been done."""
+    """No answer that can be understood: the request may or may not have been obeyed."""
 
 
 class ChangedError(ClusterError):
-    """Somebody has changed the object since it was read: read it again."""
+    """The object has changed since it was read: read it again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """An API server, and who we are there. Opens nothing until it is asked.
+    """An API server, and our identity there. Opens nothing until it is asked.
 
-    What it is asked raises `ClusterError` where no answer came: nobody knows then
-    whether a change was made.
+    A request raises `ClusterError` where no answer came: it is then unknown whether a
+    change was made.
     """
 
     url: str
@@ -113,7 +113,7 @@ class Cluster:
         return self._ask("PATCH", path, change, missing=True) is not None
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object, and what it owns, after it; gone already is well, too."""
+        """Delete an object, and then its dependents; a missing object is no error."""
         path = f"{_path(kind, namespace, name)}?propagationPolicy=Background"
         self._ask("DELETE", path, missing=True)
 
@@ -144,26 +144,27 @@ class Cluster:
         try:
             status, _, data = ask(pool, method, target, *rest)
         except NoAnswerError as error:
-            why = f"no answer of {self.url} to {asked} ({error.detail})"
-            raise UnreachableError(why) from error
+            raise UnreachableError(
+                f"no answer of {self.url} to {asked} ({error.detail})"
+            ) from error
         try:
-            found = json.loads(data)
-            assert isinstance(found, dict)  # noqa: S101 - caught below
+            answer = json.loads(data)
+            assert isinstance(answer, dict)  # noqa: S101 - caught below
         except (AssertionError, RecursionError, ValueError):
-            found = {}
-        if status in (200, 201, 202) and found:
-            return found
-        reason = found.get("reason")
+            answer = {}
+        if status in (200, 201, 202) and answer:
+            return answer
+        reason = answer.get("reason")
         if missing and status == 404 and reason == "NotFound":
             return None
         if exists and status == 409 and reason == "AlreadyExists":
             return None
         kind = ChangedError if reason == "Conflict" else ClusterError
-        if status >= 500 or status == 429 or not found:
+        if status >= 500 or status == 429 or not answer:
             kind = UnreachableError
-        why = without_secrets(str(found.get("message") or "no reason given"))
-        why = " ".join(why.split())[:300]
-        raise kind(f"{self.url} answered {status} to {asked}: {why}")
+        detail = without_secrets(str(answer.get("message") or "no reason given"))
+        detail = " ".join(detail.split())[:300]
+        raise kind(f"{self.url} answered {status} to {asked}: {detail}")
 
     def _token(self) -> str | None:
         if self.token_file is None:

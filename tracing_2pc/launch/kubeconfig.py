@@ -1,4 +1,4 @@
-"""YAML as kubectl reads it; and its own files: which cluster, and who we are there.
+"""YAML as kubectl reads it; and its own files: the cluster, and our identity there.
 
 Each field is obeyed or refused by name. To ignore one could mean another cluster,
 namespace or set of rights than kubectl uses.
@@ -58,7 +58,7 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 def read_yaml(text: str) -> Any:
-    """Return what a text says, or raise `yaml.YAMLError`."""
+    """Return the content of a text, or raise `yaml.YAMLError`."""
     loader = _Loader(text)
     try:
         return loader.get_single_data()
@@ -96,15 +96,16 @@ def load() -> Cluster:
 
     Raises:
         NoClusterError: there is no such file.
-        ConfigurationError: one cannot be read, or says what is not understood here.
+        ConfigurationError: one cannot be read, or has a field that is not understood
+            here.
     """
-    told = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     items: list[tuple[Path, Mapping[str, Any]]] = []
     missing = ""
-    for path in (Path(name) for name in told.split(os.pathsep) if name):
+    for path in (Path(name) for name in paths.split(os.pathsep) if name):
         try:
-            said = read_yaml(path.read_text(encoding="utf-8"))
-            items.append((path, {} if said is None else _object(said)))
+            document = read_yaml(path.read_text(encoding="utf-8"))
+            items.append((path, {} if document is None else _object(document)))
         except FileNotFoundError as error:
             missing = f"{path}: {error.strerror}"
         except OSError as error:
@@ -117,13 +118,13 @@ def load() -> Cluster:
             ) from None
     if not items:
         raise NoClusterError(
-            f"no Kubernetes cluster: {missing or told!r}; set KUBECONFIG, or run in a "
+            f"no Kubernetes cluster: {missing or paths!r}; set KUBECONFIG, or run in a "
             "pod with a service account"
         )
     try:
         return _cluster(items)
     except ValueError as error:
-        raise ConfigurationError(f"kubeconfig {told}: {error}") from None
+        raise ConfigurationError(f"kubeconfig {paths}: {error}") from None
 
 
 def _cluster(items: Sequence[tuple[Path, Mapping[str, Any]]]) -> Cluster:
@@ -167,9 +168,9 @@ def _acts_as(user: _Entry) -> tuple[tuple[str, str], ...]:
         raise ValueError(f"{user.called}: as-groups: expected a list of names")
     if name is None and (uid or groups):
         raise ValueError(f"{user.called}: as-uid and as-groups need `as`")
-    found = [("Impersonate-User", name), ("Impersonate-Uid", uid)]
-    found += [("Impersonate-Group", group) for group in groups]
-    return tuple((header, value) for header, value in found if value)
+    headers = [("Impersonate-User", name), ("Impersonate-Uid", uid)]
+    headers += [("Impersonate-Group", group) for group in groups]
+    return tuple((header, value) for header, value in headers if value)
 
 
 def _entry(
@@ -177,13 +178,13 @@ def _entry(
 ) -> _Entry:
     """Return the first of a name; `ValueError` names a field that is not understood."""
     for path, item in items:
-        for one in item.get(f"{kind}s") or ():
-            if not isinstance(one, dict) or one.get("name") != name:
+        for entry in item.get(f"{kind}s") or ():
+            if not isinstance(entry, dict) or entry.get("name") != name:
                 continue
             called = f"{kind} {name!r}"
-            fields = _object(one.get(kind) or {})
-            said = {field for field, value in fields.items() if value}
-            for field in sorted(map(str, said - _KNOWN[kind] - _IGNORED)):
+            fields = _object(entry.get(kind) or {})
+            present = {field for field, value in fields.items() if value}
+            for field in sorted(map(str, present - _KNOWN[kind] - _IGNORED)):
                 raise ValueError(
                     f"{called} has {field!r}, which is not understood here: use a "
                     "context without it, with a token or a client's certificate, or "

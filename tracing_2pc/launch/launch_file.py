@@ -33,7 +33,7 @@ _CUT: Final = 31
 
 @dataclasses.dataclass(frozen=True)
 class LaunchFile:
-    """What is launched together."""
+    """The parts that are launched together."""
 
     name: str  # of the job, as it stands in its `metadata`
     plan: Plan  # the job, its check, and what its containers are told
@@ -57,8 +57,8 @@ class LaunchFile:
         except OSError as error:
             raise ConfigurationError(f"{path}: {error.strerror}") from None
         except (UnicodeDecodeError, yaml.YAMLError) as error:
-            said = " ".join(str(error).split())[:200]
-            raise ConfigurationError(f"{path}: no YAML: {said}") from None
+            detail = " ".join(str(error).split())[:200]
+            raise ConfigurationError(f"{path}: no YAML: {detail}") from None
         try:
             return cls.of(item)
         except (TypeError, ValueError) as error:
@@ -66,7 +66,7 @@ class LaunchFile:
 
     @classmethod
     def of(cls, item: Any, *, uid: str = "", again: str = "") -> LaunchFile:
-        """Read what a file, or a resource, says; `ValueError` names the field.
+        """Read the content of a file, or a resource; `ValueError` names the field.
 
         Another `again` is another digest.
         """
@@ -97,7 +97,9 @@ class LaunchFile:
         name = manifest["metadata"]["name"]
         return cls(
             name,
-            Plan(manifest, _command(item.get("check", ()), "check"), _told(urls)),
+            Plan(
+                manifest, _command(item.get("check", ()), "check"), _environment(urls)
+            ),
             build,
             urls,
             record,
@@ -112,11 +114,11 @@ class LaunchFile:
         return application_of(self.plan.namespace, self.name, self.uid)
 
     def is_of(self, record: TransactionRecord) -> bool:
-        """Say whether a launch that is on record was of exactly this."""
+        """Return whether a launch that is on record was of exactly this."""
         return record.launch_digest == self.digest
 
     def facts(self) -> Facts:
-        """Return what goes on record: of what a launch was, and where it makes it."""
+        """Return the facts to record: the content of a launch, and its place."""
         facts: Facts = {
             "launch_digest": self.digest,
             "launch_namespace": self.plan.namespace,
@@ -175,14 +177,14 @@ def _job(item: Any) -> dict[str, Any]:
 
 def _images(pod: dict[str, Any]) -> list[Any]:
     """Return each image that a pod of the job would have."""
-    found = [
+    references = [
         _object(container, f"{kind}: each").get("image")
         for kind in ("initContainers", "containers", "ephemeralContainers")
         for container in pod.get(kind) or ()
     ]
     volumes = [_object(volume, "volumes: each") for volume in pod.get("volumes") or ()]
     images = [v["image"] for v in volumes if v.get("image") is not None]
-    return found + [_object(i, "volumes.image").get("reference") for i in images]
+    return references + [_object(i, "volumes.image").get("reference") for i in images]
 
 
 def _build(item: Any, labels: Mapping[str, str]) -> Build:
@@ -211,14 +213,16 @@ def _build(item: Any, labels: Mapping[str, str]) -> Build:
         raise ValueError(f"build: {error}") from None
 
 
-def _told(urls: Mapping[str, str]) -> dict[str, str]:
-    """Return what each container is told of the participants."""
+def _environment(urls: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables about participants, for each container."""
     if not urls:
         return {}
-    told = {"TPC_PARTICIPANTS": ",".join(f"{n}={url}" for n, url in urls.items())}
+    environment = {
+        "TPC_PARTICIPANTS": ",".join(f"{n}={url}" for n, url in urls.items())
+    }
     for url in urls.values():
-        told |= broker_of(url)
-    return told
+        environment |= broker_of(url)
+    return environment
 
 
 def _command(item: Any, field: str) -> tuple[str, ...]:

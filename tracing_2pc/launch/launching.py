@@ -1,4 +1,4 @@
-"""Launches by a transaction; and what such a launch leaves is finished by anybody."""
+"""Launches by a transaction; any process can finish an interrupted one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Phase(Word):
 
 @dataclasses.dataclass(frozen=True)
 class Launched:
-    """What came of it: the transaction, and whether it had been launched before."""
+    """The result: the transaction, and whether it had been launched before."""
 
     transaction: TransactionId
     replay: bool
@@ -66,7 +66,7 @@ def launch(
     is_current: Callable[[], bool] = lambda: True,
     is_withdrawn: Callable[[], bool] = lambda: False,
 ) -> Launched:
-    """Launch what a file says, everywhere or nowhere; return when it has started.
+    """Launch the content of a file, everywhere or nowhere; return when it has started.
 
     A process that is killed on the way leaves it to the next launch of the file, or, if
     it is decided, to `recover`. The same file as that of the newest launch is not
@@ -76,18 +76,19 @@ def launch(
         file: what is launched.
         log: where it is decided.
         settings: token and time-outs of the participants.
-        again: try once more what was rolled back.
+        again: try a launch once more that was rolled back.
         stopping: set it to have an undecided launch rolled back.
         cluster: the API server; by default as `own_cluster` finds it.
-        say: told each phase that it comes to, and of it a line.
-        is_current: asked after the log is read: whether the file is not out of date.
-        is_withdrawn: asked when the launch is on record, so that who withdraws it
-            later finds it there.
+        say: called with each phase, and a line about it.
+        is_current: called after the log is read: whether the file is up to date.
+        is_withdrawn: called when the launch is on record, so that a later withdrawal
+            finds it there.
 
     Raises:
-        ConfigurationError: what was rolled back before is not tried again by itself.
+        ConfigurationError: it was rolled back before, and is not tried again without
+            `again`.
         TwoPhaseError: it was rolled back, for this reason, and nothing of it is left;
-            or it is decided, and somebody has not acknowledged it yet.
+            or it is decided, and a participant has not acknowledged it yet.
     """
     import pyarrow as pa  # of the extra; a recovery needs none of it
 
@@ -104,9 +105,10 @@ def launch(
             return Launched(newest.id, replay=True)
         is_back = newest.state in {TransactionState.ABORTED, TransactionState.ABORTING}
         if is_back and not again:
-            why = newest.detail or newest.cause
+            cause = newest.detail or newest.cause
             raise ConfigurationError(
-                f"{newest.id} was rolled back ({why}): change the file, or say --again",
+                f"{newest.id} was rolled back ({cause}): change the file, or say "
+                "--again",
                 transaction_id=str(newest.id),
             )
     stopping = stopping or threading.Event()
@@ -184,7 +186,7 @@ def _check_known(
 
 
 def dry_run(file: LaunchFile, log: OperatorLog) -> list[str]:
-    """Say what a launch would make, in lines; nothing is asked but the log."""
+    """Return what a launch would make, in lines; only the log is read."""
     of = _following(newest_launch(file, log), file)
     lines = [f"transaction  {of}"]
     if (build := file.build) is not None:
@@ -241,8 +243,8 @@ def withdraw(
     coordinator = job.coordinator(log, OpenTelemetryTracing(), lambda: False)
     for record in log.unfinished(file.application):
         if record.state is TransactionState.ACTIVE:
-            why = AbortedError("it was withdrawn", transaction_id=str(record.id))
-            coordinator.fail(record, why)
+            error = AbortedError("it was withdrawn", transaction_id=str(record.id))
+            coordinator.fail(record, error)
     coordinator.recover()
     for record in log.unfinished(file.application):
         raise TwoPhaseError(

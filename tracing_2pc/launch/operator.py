@@ -1,8 +1,8 @@
-"""An operator: launches what resources of the kind `TransactionalSparkJob` say.
+"""An operator: launches resources of the kind `TransactionalSparkJob`.
 
-It reads all of them again and again, and holds each against the decision log: what the
-newest launch was made of stands there, and how it ended. So nothing follows from a
-resource's status, a killed operator has lost nothing, and a second one does no harm.
+It reads all of them again and again, and compares each with the decision log, which has
+the content and the end of the newest launch. So nothing follows from a resource's
+status, a killed operator has lost nothing, and a second one does no harm.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class Operator:
         self._settings = settings
         self._under_way: dict[str, _UnderWay] = {}
         self._seen: set[str] = set()
-        self._told: dict[str, Object] = {}
+        self._written: dict[str, Object] = {}
 
     def run(self, stopping: threading.Event, pause: float = 2.0) -> None:
-        """Look every `pause` seconds, until told to stop; what runs is left to the log.
+        """Look every `pause` seconds, until stopped; leave running launches to the log.
 
         An API server or a log that does not answer is asked again.
         """
@@ -148,8 +148,10 @@ class Operator:
             return
         application = application_of(meta["namespace"], meta["name"], meta["uid"])
         if self._log.unfinished(application):
-            why = "a launch is not finished: mend the resource, which names its parts"
-            self._tell(item, None, Phase.FAILED, why)
+            message = (
+                "a launch is not finished: mend the resource, which names its parts"
+            )
+            self._tell(item, None, Phase.FAILED, message)
             return
         SuspendedJob(self._cluster).remove(meta["namespace"], application)
         self._let_go(item)
@@ -222,27 +224,27 @@ class Operator:
         phase = _PHASES[newest.state]
         if phase is Phase.PREPARING and under_way is not None:
             phase = under_way.phase
-        why = newest.detail or newest.cause or ""
+        message = newest.detail or newest.cause or ""
         if phase in {Phase.PREPARING, Phase.COMMITTING}:
-            why = f"waits for {', '.join(newest.pending)}"
-        self._tell(item, newest, phase, why)
+            message = f"waits for {', '.join(newest.pending)}"
+        self._tell(item, newest, phase, message)
 
     def _tell(
-        self, item: Object, record: TransactionRecord | None, phase: Phase, why: str
+        self, item: Object, record: TransactionRecord | None, phase: Phase, message: str
     ) -> None:
         """Write the status, if it is another one than that which was written last."""
         meta = item["metadata"]
-        told = {
+        report = {
             "phase": str(phase),
             "transaction": None if record is None else str(record.id),
-            "message": without_secrets(why)[:_LONGEST],
+            "message": without_secrets(message)[:_LONGEST],
             "observedGeneration": meta["generation"],
         }
         ended = {Phase.COMMITTED, Phase.ROLLED_BACK, Phase.FAILED}
-        stands = {name: (item.get("status") or {}).get(name) for name in told}
+        stands = {name: (item.get("status") or {}).get(name) for name in report}
         # Nothing comes after an end that would write over another operator's late word.
-        is_told = phase not in ended or stands == told
-        if self._told.get(meta["uid"]) == told and is_told:
+        is_told = phase not in ended or stands == report
+        if self._written.get(meta["uid"]) == report and is_told:
             return
         word = {Phase.COMMITTED: "True"}.get(phase, "False")
         since = _since(record)
@@ -250,26 +252,26 @@ class Operator:
             "type": "Launched",
             "status": word if phase in ended else "Unknown",
             "reason": str(phase),
-            "message": told["message"],
+            "message": report["message"],
             "lastTransitionTime": since,
             "observedGeneration": meta["generation"],
         }
-        status = {**told, "since": since, "conditions": [condition]}
+        status = {**report, "since": since, "conditions": [condition]}
         place = KIND, meta["namespace"], meta["name"]
         self._cluster.patch(*place, {"status": status}, "status")
-        self._told[meta["uid"]] = told
+        self._written[meta["uid"]] = report
 
     def _let_go(self, item: Object) -> None:
         meta = item["metadata"]
         rest = [name for name in meta.get("finalizers", ()) if name != FINALIZER]
         place = KIND, meta["namespace"], meta["name"]
         self._cluster.patch(*place, {"metadata": {"finalizers": rest}})
-        for kept in (self._under_way, self._told):
+        for kept in (self._under_way, self._written):
             kept.pop(meta["uid"], None)
 
 
 def launch_file_of(item: Object, known: Mapping[str, str] | None = None) -> LaunchFile:
-    """Return what a resource launches; `ValueError` says which field is wrong.
+    """Return the launch of a resource; `ValueError` names a wrong field.
 
     `TektonBuild` names its Task as `endpoint`; `ExternalService` its URL, which must be
     one of those that are known, if any is: the operator's token goes there. `SparkApp`
@@ -282,10 +284,12 @@ def launch_file_of(item: Object, known: Mapping[str, str] | None = None) -> Laun
         raise ValueError("spec.job.image: name the image")
     builds: list[Mapping[str, Any]] = []
     urls: dict[str, str] = {}
-    for one in spec.get("participants") or ():
-        name, kind, endpoint = (one.get(n) for n in ("name", "type", "endpoint"))
+    for participant in spec.get("participants") or ():
+        name, kind, endpoint = (
+            participant.get(n) for n in ("name", "type", "endpoint")
+        )
         if kind == "TektonBuild":
-            builds.append(one)
+            builds.append(participant)
         elif kind == "ExternalService":
             urls[str(name)] = str(endpoint)
             if addresses and str(endpoint).rstrip("/") not in addresses:
@@ -334,8 +338,8 @@ def _job_of(meta: Object, job: Mapping[str, Any], image: str) -> Object:
     )
     if not words:
         raise ValueError("spec.job.entrypoint: name the command")
-    told = {"SOURCE": job.get("source"), "PARALLELISM": job.get("parallelism")}
-    env = [{"name": n, "value": str(v)} for n, v in told.items() if v is not None]
+    variables = {"SOURCE": job.get("source"), "PARALLELISM": job.get("parallelism")}
+    env = [{"name": n, "value": str(v)} for n, v in variables.items() if v is not None]
     container = {"name": "job", "image": image, "command": words, "env": env}
     pod = {"restartPolicy": "Never", "containers": [container]}
     return {
@@ -347,7 +351,7 @@ def _job_of(meta: Object, job: Mapping[str, Any], image: str) -> Object:
 
 
 def _version(item: Object) -> tuple[object, ...]:
-    """Return what changes when a resource is to be launched anew, or to go."""
+    """Return a value that changes when a resource is to be launched again, or to go."""
     meta = item["metadata"]
     again = (meta.get("annotations") or {}).get(AGAIN)
     return meta["uid"], meta["generation"], again, meta.get("deletionTimestamp")

@@ -16,12 +16,11 @@ def own_cluster() -> Cluster:
     """Return the cluster that this process belongs to, or that kubectl would ask.
 
     In a pod, that is its service account; else the current context of the files in
-    `KUBECONFIG`, of which the first that says something counts, or of
-    `~/.kube/config`.
+    `KUBECONFIG`, of which the first with content counts, or of `~/.kube/config`.
 
     Raises:
         NoClusterError: neither is there.
-        ConfigurationError: its context says what is not understood here, as a
+        ConfigurationError: its context has a field that is not understood here, as a
             sign-in by a program; or it cannot be read.
     """
     host = os.environ.get("KUBERNETES_SERVICE_HOST")

@@ -25,7 +25,7 @@ KINDS: Final = ("Job", "Deployment")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is created."""
+    """The objects to create."""
 
     manifest: Object  # a Job or a Deployment as one would apply it, with a namespace
     # A command that is run to its end in the same pod first.
@@ -79,8 +79,8 @@ class Plan:
         meta["name"] = object_name(meta["name"], transaction)
         meta["annotations"] = {**(meta.get("annotations") or {}), **new_creation()}
         meta["annotations"].pop(STARTED, None)  # of a copy
-        told = {**self.environment, "TRANSACTION_ID": str(transaction)}
-        told |= environment_of(current_carrier())
+        environment = {**self.environment, "TRANSACTION_ID": str(transaction)}
+        environment |= environment_of(current_carrier())
         pod = template["spec"]
         for volume in pod.get("volumes") or ():
             if (volume.get("image") or {}).get("reference") == BUILT:
@@ -88,10 +88,17 @@ class Plan:
         for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
             if container.get("image") == BUILT:
                 container["image"] = image
-            kept = [e for e in container.get("env") or () if e.get("name") not in told]
+            kept = [
+                e
+                for e in container.get("env") or ()
+                if e.get("name") not in environment
+            ]
             # Ours come first, so that the job's own can name them as `$(NAME)`; of
             # ours each `$` is one.
-            new = [{"name": n, "value": v.replace("$", "$$")} for n, v in told.items()]
+            new = [
+                {"name": n, "value": v.replace("$", "$$")}
+                for n, v in environment.items()
+            ]
             container["env"] = new + kept
         return item
 

@@ -76,10 +76,10 @@ class Manifest:
     def transaction(self) -> str | None:
         """The transaction that staged it, where one did."""
         try:
-            found = json.loads(self.content).get("annotations", {}).get(ANNOTATION)
+            annotation = json.loads(self.content).get("annotations", {}).get(ANNOTATION)
         except (AttributeError, ValueError):
             return None
-        return found if isinstance(found, str) else None
+        return annotation if isinstance(annotation, str) else None
 
     def staged_by(self, transaction: str) -> Manifest:
         """Return it with the transaction's id in it, and so with a digest of its own.
@@ -114,8 +114,8 @@ def check_tag(tag: str) -> str:
 class Repository:
     """A repository, as `host[:port]/path`. Opens nothing until it is asked.
 
-    Over HTTP where the host is this machine, as Docker does it, else over HTTPS. Who we
-    are is taken from Docker's own file, `~/.docker/config.json` or that in
+    Over HTTP where the host is this machine, as Docker does it, else over HTTPS. Our
+    login is taken from Docker's own file, `~/.docker/config.json` or that in
     `DOCKER_CONFIG`; helpers that such a file may name are not called.
     """
 
@@ -138,14 +138,14 @@ class Repository:
                 "that a launch keeps: build for fewer platforms"
             )
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
-        found = Manifest(kind, answer.data)
-        wanted = answer.headers.get("Docker-Content-Digest", found.digest)
-        by_digest = reference if reference.startswith("sha256:") else found.digest
-        if {wanted, by_digest} != {found.digest}:
+        manifest = Manifest(kind, answer.data)
+        wanted = answer.headers.get("Docker-Content-Digest", manifest.digest)
+        by_digest = reference if reference.startswith("sha256:") else manifest.digest
+        if {wanted, by_digest} != {manifest.digest}:
             raise RegistryError(
                 f"{self.name}:{reference} has another digest than its bytes: {wanted}"
             )
-        return found
+        return manifest
 
     def put(self, reference: str, manifest: Manifest) -> None:
         """Put a manifest under a tag; the same again changes nothing.
@@ -190,12 +190,12 @@ class Repository:
 
     def _expect(self, answer: _Answer, status: int, asked: str, cure: str = "") -> None:
         if answer.status != status:
-            said = ", ".join(sorted(_codes(answer))) or "no reason given"
+            codes = ", ".join(sorted(_codes(answer))) or "no reason given"
             login = _Login.of(self.name)
             if answer.status == 401 or (answer.status == 403 and not login.basic):
                 cure = cure or login.cure
             raise RegistryError(
-                f"{self.name} answered {answer.status} to {asked} ({said}){cure}"
+                f"{self.name} answered {answer.status} to {asked} ({codes}){cure}"
             )
 
     def _ask(
@@ -208,13 +208,13 @@ class Repository:
         host, path = _parts(self.name)
         base = f"{'http' if _is_near(host) else 'https'}://{host}"
         target = f"/v2/{path}/manifests/{reference}"
-        told, login = dict(headers or {}), _Login.of(self.name)
+        sent_headers, login = dict(headers or {}), _Login.of(self.name)
         if login.basic:
-            told["Authorization"] = f"Basic {login.basic}"
-        answer = self._send(method, base, target, body, told)
+            sent_headers["Authorization"] = f"Basic {login.basic}"
+        answer = self._send(method, base, target, body, sent_headers)
         if answer.status == 401 and (words := _bearer_of(answer.challenges)):
-            told["Authorization"] = f"Bearer {self._token(words, login.basic)}"
-            answer = self._send(method, base, target, body, told)
+            sent_headers["Authorization"] = f"Bearer {self._token(words, login.basic)}"
+            answer = self._send(method, base, target, body, sent_headers)
         return answer
 
     def _token(self, words: dict[str, str], basic: str | None) -> str:
@@ -268,16 +268,16 @@ class Repository:
     ) -> _Answer:
         pool = pool_of(base, self.timeout, os.getpid())
         try:
-            status, found, data = ask(
+            status, answer_headers, data = ask(
                 pool, method, target, body, headers, self.timeout, _MOST_READ
             )
         except NoAnswerError as error:
             raise RegistryError(f"no answer of {self.name} ({error.detail})") from error
-        return _Answer(status, found, data)
+        return _Answer(status, answer_headers, data)
 
 
 class _Answer(NamedTuple):
-    """What a registry, or the place that gives tokens for it, has answered."""
+    """An answer of a registry, or of its token server."""
 
     status: int
     headers: Mapping[str, str]
@@ -290,9 +290,9 @@ class _Answer(NamedTuple):
 
 
 def _parts(repository: str) -> tuple[str, str]:
-    found = _REPOSITORY.fullmatch(repository)
-    assert found is not None  # noqa: S101 - checked where it was read
-    return found["host"], found["path"]
+    match = _REPOSITORY.fullmatch(repository)
+    assert match is not None  # noqa: S101 - checked where it was read
+    return match["host"], match["path"]
 
 
 def _is_near(host: str) -> bool:
@@ -302,15 +302,15 @@ def _is_near(host: str) -> bool:
 def _bearer_of(challenges: str) -> dict[str, str] | None:
     """Return the parameters of the first challenge that a token answers."""
     words: dict[str, str] | None = None
-    for found in _CHALLENGE.finditer(challenges):
-        if found["scheme"]:
+    for match in _CHALLENGE.finditer(challenges):
+        if match["scheme"]:
             if words and "realm" in words:
                 break
-            words = {} if found["scheme"].lower() == "bearer" else None
+            words = {} if match["scheme"].lower() == "bearer" else None
         elif words is not None:
-            quoted = found["quoted"]
-            value = found["plain"] or re.sub(r"\\(.)", r"\1", quoted or "")
-            words.setdefault(found["name"].lower(), value)
+            quoted = match["quoted"]
+            value = match["plain"] or re.sub(r"\\(.)", r"\1", quoted or "")
+            words.setdefault(match["name"].lower(), value)
     return words if words and "realm" in words else None
 
 
@@ -324,7 +324,7 @@ def _codes(answer: _Answer) -> set[str]:
 
 
 class _Login(NamedTuple):
-    """What `docker login` has kept for a repository's host, as Basic wants it."""
+    """The login that `docker login` has kept for a repository's host, as for Basic."""
 
     basic: str | None
     cure: str  # what to say if the registry refuses who we are

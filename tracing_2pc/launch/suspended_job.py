@@ -1,8 +1,8 @@
 """A Kubernetes Job or Deployment: created before the decision, started by it.
 
-A ConfigMap of the application is the launch's journal in the cluster: which transaction
-was started last, and through which one nothing may be prepared any more. The object's
-finalizer keeps it until the journal says that it was started: neither a time-to-live
+A ConfigMap of the application is the launch's journal in the cluster: the transaction
+that was started last, and the one up to which nothing may be prepared any more. The
+object's finalizer keeps it until the journal has it as started: neither a time-to-live
 nor a hand can make a commit start it a second time.
 """
 
@@ -48,17 +48,17 @@ _TRIES: Final = 20
 class SuspendedJob:
     """Checks, and creates the job so that nothing runs; the commit starts it.
 
-    The vote stands on the API server's disk. A commit stops what earlier launches
-    started, sees their pods gone, starts this one and notes it. It may be repeated, by
-    any process and at any time: what was started once is not started again, even if it
-    has ended and is gone. A job that was deleted by hand before its commit is created
-    again from the handle.
+    The vote is on the API server's disk. A commit stops the jobs of earlier launches,
+    waits until their pods are gone, starts this one and notes it. It may be repeated,
+    by any process and at any time: a job that was started once is not started again,
+    even if it has ended and is gone. A job that was deleted by hand before its commit
+    is created again from the handle.
 
     Args:
         cluster: the API server; by default as `own_cluster` finds it, when needed.
-        plan: what is created. None in a recovery, which has the handle.
+        plan: the objects to create. None in a recovery, which has the handle.
         image: whose digest the job is pinned to.
-        stopping: set when nobody waits for a vote any more.
+        stopping: set when the vote is no longer waited for.
         place_of: where an abort looks; by default, where the plan is.
     """
 
@@ -197,8 +197,9 @@ class SuspendedJob:
     def known(self, namespace: str, application: str) -> TransactionId | None:
         """Return the last transaction of an application that this cluster knows."""
         name = _journal_name(application)
-        found = (self.cluster.get("ConfigMap", namespace, name) or {}).get("data") or {}
-        return max(map(TransactionId.parse, found.values()), default=None)
+        journal = self.cluster.get("ConfigMap", namespace, name) or {}
+        noted = (journal.get("data") or {}).values()
+        return max(map(TransactionId.parse, noted), default=None)
 
     def _plan(self) -> Plan:
         if self.plan is None:
@@ -226,8 +227,8 @@ class SuspendedJob:
             wait_for(is_over, self.stopping, f"the check {name}")
             for code, message in ended:
                 if code:
-                    said = " ".join(without_secrets(message).split())[-300:]
-                    failed[:] = [f"{said or 'it said nothing'} (exit {code})"]
+                    text = " ".join(without_secrets(message).split())[-300:]
+                    failed[:] = [f"{text or 'it said nothing'} (exit {code})"]
             if failed:
                 raise ConfigurationError(f"the check of the job failed: {failed[0]}")
         finally:
@@ -237,7 +238,7 @@ class SuspendedJob:
         """Return exit code and message of a check's container, once it has ended.
 
         Of the init container that failed, if the pod has failed without it. A sidecar
-        is an init container, too: however it ends, that says nothing of the check.
+        is an init container, too: its end is no evidence about the check.
         """
         meta = check["metadata"]
         (own,) = check["spec"]["template"]["spec"]["containers"]
@@ -245,17 +246,17 @@ class SuspendedJob:
         for pod in self.cluster.list("Pod", meta["namespace"], mine):
             status = pod.get("status") or {}
             containers = status.get("containerStatuses") or ()
-            found = _ends(c for c in containers if c.get("name") == own["name"])
-            if not found and status.get("phase") == "Failed":
+            ends = _ends(c for c in containers if c.get("name") == own["name"])
+            if not ends and status.get("phase") == "Failed":
                 first = _ends(status.get("initContainerStatuses") or ())
                 # The last one: none begins after it.
-                found = [end for end in first if end[0]][-1:]
-            if found:
-                return found
+                ends = [end for end in first if end[0]][-1:]
+            if ends:
+                return ends
         return []
 
     def _create_again(self, kept: Object, item: Object | None) -> None:
-        """Make anew what was deleted by hand before its commit.
+        """Create an object again that was deleted by hand before its commit.
 
         Raises:
             ChangedError: another process may have done so, and started it.
@@ -263,13 +264,13 @@ class SuspendedJob:
         """
         if item is not None:
             self._let_go_of(item, kept, item["metadata"]["resourceVersion"])
-        found = self.cluster.create(kept, dry_run=True)
-        if found is not None and (why := refusal(kept, found)) is not None:
-            raise ClusterError(why)
+        result = self.cluster.create(kept, dry_run=True)
+        if result is not None and (objection := refusal(kept, result)) is not None:
+            raise ClusterError(objection)
         self.cluster.create(kept)
 
     def _start(self, item: Object, transaction: TransactionId, replicas: int) -> bool:
-        """Start and mark it, in one change of what was read; False: it is gone."""
+        """Start and mark it, in one change of the object as read; False: it is gone."""
         running = (
             {"suspend": False} if item["kind"] == "Job" else {"replicas": replicas}
         )
@@ -295,8 +296,9 @@ class SuspendedJob:
     ) -> None:
         """Stop objects; raise while there are such pods of other transactions.
 
-        A controller may be late. What it has not seen started is not stopped, and it
-        must have seen the stop: else it makes pods after we have looked for them.
+        A controller may be late. An object that it has not seen started is not stopped,
+        and it must have seen the stop: else it makes pods after we have looked for
+        them.
         """
         late = []
         for item in items:
@@ -333,20 +335,20 @@ class SuspendedJob:
 
     def _delete(self, item: Object) -> None:
         """Delete an object, if it is still this transaction's."""
-        found = self.cluster.get(*_place(item))
-        if found is not None and is_same(found, item):
+        current = self.cluster.get(*_place(item))
+        if current is not None and is_same(current, item):
             self._let_go(item)
             self.cluster.delete(*_place(item))
 
     def _let_go(self, item: Object) -> None:
         """Take our finalizer from an object, and no other."""
-        if (found := self.cluster.get(*_place(item))) is not None:
-            self._let_go_of(found, item)
+        if (current := self.cluster.get(*_place(item))) is not None:
+            self._let_go_of(current, item)
 
     def _let_go_of(
-        self, found: Object, item: Object, version: str | None = None
+        self, current: Object, item: Object, version: str | None = None
     ) -> None:
-        finalizers = found["metadata"].get("finalizers") or []
+        finalizers = current["metadata"].get("finalizers") or []
         if FINALIZER in finalizers:
             rest = [name for name in finalizers if name != FINALIZER]
             meta: Object = {"finalizers": rest}
@@ -359,9 +361,9 @@ class SuspendedJob:
         meta = {"name": name, "namespace": namespace}
         made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
         create(self.cluster, made, self.stopping)
-        if (found := self.cluster.get("ConfigMap", namespace, name)) is None:
+        if (journal := self.cluster.get("ConfigMap", namespace, name)) is None:
             raise ClusterError(f"ConfigMap {name} was deleted")
-        return str(found["metadata"]["uid"])
+        return str(journal["metadata"]["uid"])
 
     def _read_journal(
         self, namespace: str, transaction: TransactionId
@@ -369,13 +371,13 @@ class SuspendedJob:
         name = _journal_name(transaction.application)
         return self.cluster.get("ConfigMap", namespace, name)
 
-    def _note(self, namespace: str, transaction: TransactionId, what: str) -> None:
+    def _note(self, namespace: str, transaction: TransactionId, key: str) -> None:
         """Write it into the journal; it never goes back."""
         name = _journal_name(transaction.application)
-        data = {what: str(transaction)}
+        data = {key: str(transaction)}
         for _ in range(_TRIES):
-            found = self._read_journal(namespace, transaction)
-            if found is None:
+            journal = self._read_journal(namespace, transaction)
+            if journal is None:
                 made = {
                     "apiVersion": "v1",
                     "kind": "ConfigMap",
@@ -385,10 +387,10 @@ class SuspendedJob:
                 if self.cluster.create(made):
                     return
                 continue
-            last = _noted(found, what)
+            last = _noted(journal, key)
             if last is not None and last >= transaction:
                 return
-            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            version = {"resourceVersion": journal["metadata"]["resourceVersion"]}
             change = {"metadata": version, "data": data}
             try:
                 if self.cluster.patch("ConfigMap", namespace, name, change):
@@ -430,12 +432,12 @@ def _has_ended(status: Object) -> bool:
 
 
 def _is_any(status: Object, *conditions: str) -> bool:
-    found = status.get("conditions") or ()
-    return any(c["type"] in conditions and c["status"] == "True" for c in found)
+    entries = status.get("conditions") or ()
+    return any(c["type"] in conditions and c["status"] == "True" for c in entries)
 
 
 def _is_stopped(item: Object) -> bool:
-    """Say whether its controller has seen that it is to be stopped."""
+    """Return whether its controller has seen that it is to be stopped."""
     status = item.get("status") or {}
     if item["kind"] == "Deployment":
         seen = status.get("observedGeneration", 0) >= item["metadata"]["generation"]
@@ -443,9 +445,9 @@ def _is_stopped(item: Object) -> bool:
     return _is_any(status, "Suspended")
 
 
-def _noted(journal: Object | None, what: str) -> TransactionId | None:
-    """Return which transaction of its application a journal says this of."""
-    text = ((journal or {}).get("data") or {}).get(what)
+def _noted(journal: Object | None, key: str) -> TransactionId | None:
+    """Return the transaction that a journal has under a key."""
+    text = ((journal or {}).get("data") or {}).get(key)
     return None if text is None else TransactionId.parse(text)
 
 

@@ -1,4 +1,4 @@
-"""Waiting for what runs elsewhere, until nobody waits for the vote any more."""
+"""Waiting for work elsewhere, until the vote is no longer waited for."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ _FIRST: Final = 0.1
 _LONGEST: Final = 2.0
 
 
-def wait_for(is_over: Callable[[], bool], stopping: threading.Event, what: str) -> None:
+def wait_for(
+    is_over: Callable[[], bool], stopping: threading.Event, subject: str
+) -> None:
     """Ask until it is over: soon at first, then every two seconds.
 
     An API server that does not answer is asked again.
@@ -55,12 +57,12 @@ def wait_for(is_over: Callable[[], bool], stopping: threading.Event, what: str) 
         try:
             if is_over():
                 return
-            why = ""
+            cause = ""
         except UnreachableError as error:
-            why = f": {error}"
+            cause = f": {error}"
         if stopping.wait(pause):
             raise AbortedError(
-                f"{what} was not over within the launch's `timeout`{why}"
+                f"{subject} was not over within the launch's `timeout`{cause}"
             )
         pause = min(pause * 1.5, _LONGEST)
 
@@ -73,42 +75,41 @@ def new_creation() -> dict[str, str]:
 def create(cluster: Cluster, item: Object, stopping: threading.Event) -> None:
     """Create an object; it is kept as it was sent, or it is refused.
 
-    What the cluster would make of it is asked first, so that what a webhook changes
-    does not run. If an earlier try was stored and its answer lost, the annotation shows
-    that the object is ours. A ConfigMap has no such annotation: whoever made it, it is
-    used.
+    A dry run comes first, so that an object that a webhook changes does not run. If an
+    earlier try was stored and its answer lost, the annotation shows that the object is
+    ours. A ConfigMap has no such annotation: it is used, with any author.
 
     Raises:
         AbortedError: as `wait_for`.
-        ConfigurationError: one of this name is there, and it is somebody else's; or the
-            cluster keeps another object than was sent.
+        ConfigurationError: one of this name is there, and it is not this launch's; or
+            the cluster keeps another object than was sent.
         ClusterError: the API server refuses it.
     """
     meta, kind = item["metadata"], item["kind"]
     name = f"{kind} {meta['name']}"
 
     def is_there() -> bool:
-        found = cluster.create(item, dry_run=True)
-        if found is not None and refusal(item, found) is None:
-            found = cluster.create(item)
-        if found is None:
-            found = cluster.get(kind, meta["namespace"], meta["name"])
-            if found is None or "deletionTimestamp" in found["metadata"]:
+        kept = cluster.create(item, dry_run=True)
+        if kept is not None and refusal(item, kept) is None:
+            kept = cluster.create(item)
+        if kept is None:
+            kept = cluster.get(kind, meta["namespace"], meta["name"])
+            if kept is None or "deletionTimestamp" in kept["metadata"]:
                 return False
-            if not is_same(found, item):
+            if not is_same(kept, item):
                 raise ConfigurationError(
                     f"{name} is there already, and it is not this launch's: delete it, "
                     "or name the job otherwise"
                 )
-        if (why := refusal(item, found)) is not None:
-            raise ConfigurationError(why)
+        if (objection := refusal(item, kept)) is not None:
+            raise ConfigurationError(objection)
         return True
 
     wait_for(is_there, stopping, f"the creation of {name}")
 
 
 def refusal(sent: Object, kept: Object) -> str | None:
-    """Say why the object that a cluster would keep is refused, and what to do.
+    """Return why the object that a cluster would keep is refused, and the cure.
 
     None if it is not. A label or an annotation of Kueue's may have come from its
     webhook: Kueue would start the job before the decision.
@@ -116,10 +117,10 @@ def refusal(sent: Object, kept: Object) -> str | None:
     meta, name = kept["metadata"], f"{sent['kind']} {sent['metadata']['name']}"
     for field in ("labels", "annotations"):
         added = (meta.get(field) or {}).keys() - (sent["metadata"].get(field) or {})
-        for one in sorted(n for n in added if n.startswith(QUEUES)):
+        for key in sorted(n for n in added if n.startswith(QUEUES)):
             return (
                 f"{name}: Kueue would start it before the decision, by the "
-                f"{field[:-1]} {one} that its webhook adds: launch it in a namespace "
+                f"{field[:-1]} {key} that its webhook adds: launch it in a namespace "
                 "without a default LocalQueue"
             )
     if (part := difference(sent, kept)) is None:
@@ -130,25 +131,25 @@ def refusal(sent: Object, kept: Object) -> str | None:
     )
 
 
-def is_same(found: Object, item: Object) -> bool:
-    """Say whether an object that was found is the one that was sent."""
+def is_same(kept: Object, item: Object) -> bool:
+    """Return whether the object in the cluster is the one that was sent."""
 
-    def own(one: Object) -> tuple[object, object]:
-        meta = one["metadata"]
+    def own(manifest: Object) -> tuple[object, object]:
+        meta = manifest["metadata"]
         labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
         return labels.get(TRANSACTION), notes.get(CREATION)
 
-    return own(found) == own(item)
+    return own(kept) == own(item)
 
 
 def difference(sent: Object, kept: Object) -> str | None:
     """Name the first part that is not kept as it was sent; None if there is none.
 
-    Looked at is what a transaction rests on: whose it is, that it does not run, and
-    what it runs. Whatever a cluster adds is left alone.
+    It compares the parts that a transaction rests on: the owner, that it does not run,
+    and the program. Additions of a cluster are ignored.
     """
-    wanted, found = dict(_parts(sent)), dict(_parts(kept))
-    return next((n for n, value in wanted.items() if found.get(n) != value), None)
+    wanted, actual = dict(_parts(sent)), dict(_parts(kept))
+    return next((n for n, value in wanted.items() if actual.get(n) != value), None)
 
 
 def _parts(item: Object) -> Iterator[tuple[str, Any]]:
@@ -179,16 +180,16 @@ def _parts(item: Object) -> Iterator[tuple[str, Any]]:
             yield f"image {name}", container.get("image")
             for field in ("command", "args"):
                 yield f"{field} {name}", container.get(field) or []
-            for one in _all(container, "env"):  # the last one of a name counts
-                value = bool(one.get("valueFrom")) or one.get("value") or ""
-                yield f"{one.get('name')} {name}", value
+            for variable in _all(container, "env"):  # the last one of a name counts
+                value = bool(variable.get("valueFrom")) or variable.get("value") or ""
+                yield f"{variable.get('name')} {name}", value
     for volume in _all(pod, "volumes"):
         if image := volume.get("image"):
             yield f"image of volume {volume.get('name')}", image.get("reference")
 
 
 def _as_tekton_keeps(value: Any) -> Any:
-    """Return a param's value as Tekton has it: what is no list or object is text."""
+    """Return a param's value as Tekton has it: a list, an object, or text."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # the API server writes 1.0 so
     keeps = isinstance(value, str | list | dict)

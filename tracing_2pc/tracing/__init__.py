@@ -1,5 +1,5 @@
-"""Traces and metrics: what a transaction's steps tell OpenTelemetry.
+"""Traces and metrics: a transaction's steps in OpenTelemetry.
 
-`decorator/` traces a user's sink, `transaction` what the protocol and operators do.
+`decorator/` traces a user's sink, `transaction` the work of protocol and operators.
 Both use spans and metrics by OpenTelemetry's API; `sdk/` alone knows its SDK.
 """

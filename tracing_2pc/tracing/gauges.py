@@ -40,7 +40,7 @@ def observe_gauges(
 
 
 class _Gauges:
-    """What was read for an export, until each gauge has been asked for."""
+    """The values read for an export, until each gauge has been asked for."""
 
     def __init__(
         self,

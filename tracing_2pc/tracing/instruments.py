@@ -1,6 +1,6 @@
-"""What a process measures, by the names of `core/names.py`: `add`, `record`, `observe`.
+"""A process's metrics, by the names of `core/names.py`: `add`, `record`, `observe`.
 
-They raise `KeyError` for what the registry does not hold, and never anything else.
+They raise `KeyError` for a name that the registry does not hold, and nothing else.
 
 Two ways lead out: OTLP, and `exposition` for Prometheus. Each has a meter provider of
 its own. Neither is the global one: there instrumented libraries would add labels whose
@@ -8,7 +8,7 @@ values clients choose. A provider that the program has set gets everything too; 
 program exports, and we send nothing by OTLP.
 
 Executors' Python workers never start this: a series for each would be noise, and the
-participants and the driver measure what they do.
+participants and the driver measure their work.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ class _Instruments:
 
 
 class _Measuring:
-    """What this process has started, or could not start."""
+    """The metrics that this process has started, or could not start."""
 
     def __init__(self) -> None:
         self.program = _Instruments(lambda: program().get_meter(_SCOPE))
         self.reset()
 
     def reset(self) -> None:
-        """Begin at nothing: what was counted before is the parent's to report."""
+        """Begin at zero: the parent process reports earlier counts."""
         self.lock = threading.Lock()
         self.program.lock = threading.Lock()
         self.ways: dict[str, _Instruments] = {}

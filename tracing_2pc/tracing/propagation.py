@@ -1,6 +1,6 @@
 """Trace context in headers: W3C by us, the rest by those that `OTEL_PROPAGATORS` names.
 
-Nothing here raises, changes an answer or trusts: what is malformed is as if absent,
+Nothing here raises, changes an answer or trusts: a malformed header is as if absent,
 and counted where it was received. The user's global propagator is read, never replaced.
 """
 
@@ -122,7 +122,7 @@ def environment_of(carrier: Mapping[str, str]) -> dict[str, str]:
 
 
 def started_by() -> str | None:
-    """Return the `traceparent` of what has started this process, if one is told."""
+    """Return the `traceparent` of the program that started this process, if given."""
     at = os.environ.get(_VARIABLE, "")
     return at if span_of({"traceparent": at}).is_valid else None
 
@@ -133,7 +133,7 @@ def span_of(carrier: Mapping[str, str]) -> SpanContext:
 
 
 def thin_out_after(carrier: Carrier, in_vain: int) -> Carrier:
-    """Return the trace context for the next try, after so many in vain.
+    """Return the trace context for the next try, after so many failed ones.
 
     A trace must not grow for as long as an outage lasts. After ten, the 16th, 32nd,
     64th … leave spans; the others have the same trace, unsampled.
@@ -156,7 +156,7 @@ def rejected() -> dict[str, int]:
 
 
 class Parsed(NamedTuple):
-    """What headers say."""
+    """The content of headers, parsed."""
 
     context: Context = Context()
     span: SpanContext = trace.INVALID_SPAN_CONTEXT
@@ -200,7 +200,7 @@ def _foreign(headers: dict[str, str], context: Context) -> Context:
 
 
 def _split(headers: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Separate what we read from what others may, so that nothing is read twice."""
+    """Separate our headers from those of other propagators: none is read twice."""
     ours: dict[str, str] = {}
     others: dict[str, str] = {}
     for name, value in headers.items():

@@ -1,9 +1,9 @@
 """Spans that stay on this machine, for `tracing-2pc trace`: a bounded ring of files.
 
 Every process of a user appends whole lines to one file. A file that is full is put
-aside, and the oldest one goes: never more than `FILES` times `FILE_BYTES`, and what
-processes append at that moment. Nothing is flushed. A process that is killed, or a
-disk that is full, may leave a part of a line: the next write begins a new one.
+aside, and the oldest one goes: never more than `FILES` times `FILE_BYTES`, and the
+lines appended at that moment. Nothing is flushed. A process that is killed, or a disk
+that is full, may leave a part of a line: the next write begins a new one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _of(user: int) -> str:
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder; the one that nobody named is for its user alone.
+    """Make the folder; the default one is for its user alone.
 
     Raises:
         OSError: it cannot be made, or is another user's.
@@ -114,7 +114,7 @@ def _files(folder: Path) -> list[Path]:
 def folders() -> list[Path]:
     """Return the folders that may be looked into: without a name, ours and root's.
 
-    What any other user has put into the same place may be forged.
+    Files that another user has put into the same place may be forged.
     """
     named = chosen()
     if named is None or os.environ.get(VARIABLE, "").strip():
@@ -124,10 +124,10 @@ def folders() -> list[Path]:
 
 
 def read(folder: Path, id_: str, until: float = math.inf) -> Iterator[dict[str, Any]]:
-    """Yield the spans in whose line an id stands as a value, some of them twice.
+    """Yield the spans with an id as a value in their line, some of them twice.
 
-    What is no whole line, or no object, is left out. What cannot be read is `OSError`,
-    and so is what is left when the monotonic clock says `until`.
+    A line that is not whole, or no object, is left out. Raises `OSError` for a file
+    that cannot be read, and if any are left at `until` by the monotonic clock.
     """
     _check(folder)
     os.scandir(folder).close()
@@ -136,8 +136,11 @@ def read(folder: Path, id_: str, until: float = math.inf) -> Iterator[dict[str, 
         place = 0
         while (hit := text.find(wanted, place)) >= 0:
             if time.monotonic() > until:
-                why = "there are too many to read in time, and some are left out"
-                raise TimeoutError(errno.ETIMEDOUT, why, str(folder))
+                raise TimeoutError(
+                    errno.ETIMEDOUT,
+                    "there are too many to read in time, and some are left out",
+                    str(folder),
+                )
             begin = text.rfind(b"\n", 0, hit) + 1
             place = text.find(b"\n", begin)
             if place < 0:  # it is being written

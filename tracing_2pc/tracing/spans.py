@@ -1,4 +1,4 @@
-"""Spans around a step, a request or a statement, by whatever provider is in force.
+"""Spans around a step, a request or a statement, by the provider in force.
 
 Attributes come from the registry only. Without an SDK everything here does nothing,
 and a context that a caller passed in is passed on. Nothing raises: a failing tracer
@@ -59,13 +59,13 @@ def provider() -> trace.TracerProvider:
     """Return the provider that is in force now.
 
     `OTEL_PYTHON_TRACER_PROVIDER` may name one that does not load. OpenTelemetry then
-    raises at each call; such a process does not trace, and its log says so once.
+    raises at each call; such a process does not trace, and logs that once.
     """
     global _unusable
     if _unusable is not None and _unusable == _named():
         return _NO_PROVIDER
     try:
-        found = trace.get_tracer_provider()
+        current = trace.get_tracer_provider()
     except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
         _unusable = _named()
         logger.warning(
@@ -74,9 +74,9 @@ def provider() -> trace.TracerProvider:
             type(error).__name__,
         )
         return _NO_PROVIDER
-    if _own is not None and isinstance(found, trace.ProxyTracerProvider):
+    if _own is not None and isinstance(current, trace.ProxyTracerProvider):
         return _own
-    return found
+    return current
 
 
 def use_until_one_is_set(own: trace.TracerProvider) -> None:
@@ -90,7 +90,7 @@ def _named() -> str:
 
 
 def is_set() -> bool:
-    """Whether this process has a tracer provider: ours, or what the program chose."""
+    """Whether this process has a tracer provider: ours, or the program's choice."""
     return is_recording() and provider() is not _own
 
 
@@ -221,7 +221,7 @@ def client_span(
 
 
 def set_status(step: Step, status: int, *, error: bool) -> None:
-    """Say which status a request was answered with (0: with none), and if it failed."""
+    """Set the status of a request's answer (0: none), and whether it is an error."""
     step.set("http.response.status_code", status)
     if error:
         step.set("error.type", str(status))
@@ -250,9 +250,9 @@ def server_span(
 ) -> AbstractContextManager[Step]:
     """Open a span around a request that we answer, as a child of its caller.
 
-    In a service that is instrumented already, a server span of the request is
-    current: it gets the attributes, and none is opened. A caller that is not trusted
-    is linked to from a new trace, which takes over nothing of what it sent but ids.
+    In a service that is instrumented already, a server span of the request is current:
+    it gets the attributes, and none is opened. A caller that is not trusted is linked
+    to from a new trace, which takes over only the ids of its headers.
     """
     current = trace.get_current_span()
     if not trusted:
@@ -282,7 +282,7 @@ def _ids_only(sent: SpanContext) -> SpanContext:
 def current_carrier() -> dict[str, str]:
     """Return the current trace context as headers; empty if there is none.
 
-    For what goes out now. What is stored, or leaves for outsiders, is
+    For requests that go out now. A context that is stored, or leaves for outsiders, is
     `storable_context`.
     """
     headers: dict[str, str] = {}
@@ -291,7 +291,7 @@ def current_carrier() -> dict[str, str]:
 
 
 def identity(transaction: TransactionId) -> dict[str, Value]:
-    """Return the attributes that say which transaction a span belongs to."""
+    """Return the attributes that identify the transaction of a span."""
     return {
         "tpc.transaction.id": str(transaction),
         "tpc.application": transaction.application,

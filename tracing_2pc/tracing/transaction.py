@@ -1,4 +1,4 @@
-"""A transaction's trace and its metrics: what the protocol and operators tell them.
+"""A transaction's trace and its metrics, for the protocol and operators.
 
 The span of a stuck transaction would never end, and so never be exported. So the root
 is not kept open: its ids are fixed before `begin` and stored with the transaction. The
@@ -46,10 +46,10 @@ logger = logging.getLogger(__name__)
 class OpenTelemetryTracing:
     """`ports.Tracing` on OpenTelemetry.
 
-    All it needs stands in the record: any process can go on with a trace. What it
-    remembers is which roots this process has exported, so as not to repeat itself.
-    Where several processes may begin one transaction at once, the ids of its root
-    follow from `shared`, a text that all of them know.
+    All it needs is in the record: any process can go on with a trace. It remembers only
+    the roots that this process has exported, so as not to repeat itself. Where several
+    processes may begin one transaction at once, the ids of its root follow from
+    `shared`, a text that all of them know.
     """
 
     def __init__(self, shared: str | None = None) -> None:
@@ -182,7 +182,7 @@ def operator_span(
     carrier: Carrier,
     participant: str | None = None,
 ) -> AbstractContextManager[Step]:
-    """Open `tpc.operator`. What is delivered inside stays in the transaction's trace.
+    """Open `tpc.operator`. Deliveries inside stay in the transaction's trace.
 
     `carrier` is that of its root, as log or participant keep it; it may be empty.
     """
@@ -246,7 +246,7 @@ def _ran_out_of_time(record: TransactionRecord) -> bool | None:
     """Whether its time ended before a decision; None if it may still be decided.
 
     A commit that was late all the same is a commit. The watcher exports the root of an
-    attempt that is not decided, and that nobody can be at any more.
+    attempt that is not decided, and that no process can be working at any more.
     """
     if record.decided is None:
         return True if record.timeout else None

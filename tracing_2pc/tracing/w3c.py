@@ -1,4 +1,4 @@
-"""W3C Trace Context, level 2, and W3C Baggage: what of the headers is well-formed.
+"""W3C Trace Context, level 2, and W3C Baggage: the well-formed part of headers.
 
 OpenTelemetry reads `tracestate` by the grammar of level 1, drops a whole list for one
 key that stands in it twice, and logs what it was sent, before a token was looked at.
@@ -75,7 +75,7 @@ def read(headers: Mapping[str, object]) -> tuple[SpanContext | None, str | None]
 def shorten_state(state: str) -> str:
     """Return whole members of a list, 512 characters at most.
 
-    As W3C says, those of more than 128 characters go first, then those at the end.
+    As W3C requires, those of more than 128 characters go first, then those at the end.
     """
     members = state.split(",")
     if len(state) > _KEPT_STATE:

@@ -1,4 +1,4 @@
-"""What a handle remembers of its branch: where its spans belong, and what it has taken.
+"""A handle's memory of its branch: its trace context, and its counts.
 
 A dataclass has it as an attribute that is no field. A plain dict gets the trace context
 as a key, but no earlier than its `pre_commit` has returned: until then rows may be in
@@ -40,7 +40,7 @@ _NONE: Final = Carrier()
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """What one sink's `invoke` calls add up to. Times are Unix nanoseconds."""
+    """The totals of one sink's `invoke` calls. Times are Unix nanoseconds."""
 
     name: str
     rows: int = 0
@@ -73,7 +73,7 @@ class Branch(Carrier):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Call, and add to what the sink's one `invoke` span will count."""
+        """Call, and add to the counts of the sink's one `invoke` span."""
         sink, thread = args[0], threading.get_ident()
         if (counts := self.counts.get(id(sink))) is None:
             counts = self.counts.setdefault(id(sink), Counts(type(sink).__name__))
@@ -150,12 +150,12 @@ def mapping_in(handle: object, name: str) -> Mapping[str, Any]:
     """Return what `put_attribute` has put there, or a key of that name has."""
     try:
         if type(handle) is dict:
-            found = handle.get(name)
+            value = handle.get(name)
         else:  # past a `__getattr__`, which may be a remote call
-            found = object.__getattribute__(handle, name)
+            value = object.__getattribute__(handle, name)
     except Exception:  # noqa: BLE001 - slots, a builtin, keys that cannot be compared
         return _NONE
-    return found if isinstance(found, dict) else _NONE
+    return value if isinstance(value, dict) else _NONE
 
 
 def to_plain(handle: object, plain: Any) -> Any:

@@ -28,11 +28,11 @@ _last_pair: tuple[object, object] = None, None
 
 
 class Phase:
-    """What a method is of a sink.
+    """The phase that a method is of a sink.
 
     Args:
         name: the word for it, also in the name of its span, `<Sink>.<name>`.
-        mark: what is called inside of itself, by default the phase. A call of the same
+        mark: of calls inside each other, by default the phase. A call of the same
             object inside is the same span: a subclass calls its parent's phase, or
             `recover_and_commit` calls `commit`.
     """

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 def carry_context() -> None:
     """Instrument `requests`, once per process.
 
-    A program that has instrumented it already goes on as it did. Without the package
-    that does it a sink works, and one line in the log says so.
+    A program that has instrumented it already is left as it is. Without the package
+    that does it a sink works, and one line in the log reports that.
     """
     global carried
     if carried:
@@ -52,7 +52,7 @@ def _leave_out_query(span: Any, request: object) -> None:
 
 
 def _bare(url: str) -> str:
-    """Return a URL without user, query and fragment, whatever it looks like."""
+    """Return a URL, even a malformed one, without user, query and fragment."""
     scheme, sep, rest = url.partition("#")[0].partition("?")[0].rpartition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{sep}{host.rpartition('@')[2]}{slash}{path}"

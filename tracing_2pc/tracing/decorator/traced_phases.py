@@ -179,7 +179,7 @@ def begun(method: Method, parent: Carrier, /, *args: Any, **kwargs: Any) -> Any:
 def read_context(
     args: Iterable[Any],
 ) -> tuple[Carrier, dict[str, spans.Value]]:
-    """Return the carrier that begin is given, and what its span says of the branch."""
+    """Return the carrier that begin is given, and the branch's span attributes."""
     own_id = None
     for argument in args:
         if isinstance(argument, BranchContext):

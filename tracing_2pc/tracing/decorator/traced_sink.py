@@ -61,7 +61,7 @@ def traced_sink(
     to the last; with `per_record=True` each call is a span. Arguments, results and
     errors pass unchanged.
 
-    What a phase sends carries the trace if it sends `trace_headers()`. With
+    A phase's requests carry the trace if it sends `trace_headers()`. With
     `requests=True` calls made with `requests` do by themselves: the first phase in a
     process switches on OpenTelemetry's instrumentation, from the `requests` extra, for
     all calls of that process.
@@ -70,8 +70,8 @@ def traced_sink(
     `recover_and_commit` and `recover_and_abort`, and the same as `beginTransaction` and
     so on. A recovery is a span `<Sink>.commit` or `<Sink>.abort`; where it calls
     `commit` or `abort` itself, that is the same span. Other names are given:
-    `@traced_sink(begin="open")`. A class that says `__tpc_traced__ = True` traces its
-    own methods and is left alone.
+    `@traced_sink(begin="open")`. A class with `__tpc_traced__ = True` traces its own
+    methods and is left alone.
 
     **The handle carries the context on.** While tracing is on, a plain dict gets a key
     `tpc_carrier` once its `pre_commit` has returned, and a dataclass, frozen or not,
@@ -92,7 +92,8 @@ def traced_sink(
     message gets attributes `tpc_carrier` and `tpc_root`. One that takes none (slots,
     pickling of its own), and an abort without any message, leave that call in a trace
     of its own. Each call flushes, in half a second at most. A task that fails exports
-    the root of the batch, which nobody else may be left to do: it may be there twice.
+    the root of the batch, because no other process may be left to do so: it may be
+    there twice.
 
     Raises:
         ContractError: it stands above no class; a method that was named is not there,
@@ -150,7 +151,7 @@ def _wrap(
     wrappers: Mapping[str, Callable[[Method], Method]],
     required: Container[str],
 ) -> int:
-    """Wrap what is there, but for what is traced already; return how many there are."""
+    """Wrap the methods that are there and not traced yet; return how many there are."""
     count = 0
     for phase, names in spellings.items():
         name, method, owner = _find(sink, names)

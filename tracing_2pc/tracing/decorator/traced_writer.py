@@ -93,17 +93,17 @@ def _end(phase: Phase, method: Method) -> Method:
         messages, batch = given.get(names[1]), given.get(names[2])
         listed = messages if isinstance(messages, list | tuple) else ()
         # The earliest task's last: it says when the root began.
-        found = [(handles.carrier_in(m), handles.mapping_in(m, ROOT)) for m in listed]
-        found = [(carrier, facts) for carrier, facts in found if carrier]
-        found.sort(key=lambda root: str(root[1].get("root_start")), reverse=True)
-        first, facts = found[-1] if found else (Carrier(), {})
+        roots = [(handles.carrier_in(m), handles.mapping_in(m, ROOT)) for m in listed]
+        roots = [(carrier, facts) for carrier, facts in roots if carrier]
+        roots.sort(key=lambda root: str(root[1].get("root_start")), reverse=True)
+        first, facts = roots[-1] if roots else (Carrier(), {})
         about = _batch_attributes(batch, facts.get("run"))
         attributes = {**phase.attributes, **about}
         try:
             return phases.call(method, phase, tracer, first, attributes, args, kwargs)
         finally:
             # One root, unless Spark did not tell the tasks which run and batch it is.
-            for root in {str(r[0].get("traceparent")): r for r in found}.values():
+            for root in {str(r[0].get("traceparent")): r for r in roots}.values():
                 _export_root(_root_name(args[0]), *root, about)
             lifecycle.flush(FLUSH_SECONDS)
 

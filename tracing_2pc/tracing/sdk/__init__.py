@@ -1,4 +1,4 @@
-"""OpenTelemetry's SDK: started, flushed and stopped; what is exported, and how.
+"""OpenTelemetry's SDK: started, flushed and stopped; and its exporters.
 
 Knows nothing of the decorator or of a transaction. `lifecycle` is where to begin.
 """

@@ -1,4 +1,4 @@
-"""What the environment asks of OpenTelemetry; `docs/settings.md` has each variable."""
+"""OpenTelemetry's settings in the environment; `docs/settings.md` has each variable."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def disabled() -> bool:
 
 def refused() -> list[str]:
     """Return the variables that are set and that nothing here obeys."""
-    found = filter(_REFUSED.fullmatch, os.environ)
+    candidates = filter(_REFUSED.fullmatch, os.environ)
     has_zipkin = "zipkin" in os.environ.get("OTEL_TRACES_EXPORTER", "")
-    names = [name for name in found if not (has_zipkin and "ZIPKIN" in name)]
+    names = [name for name in candidates if not (has_zipkin and "ZIPKIN" in name)]
     if propagation.unusable:
         names.append(f"OTEL_PROPAGATORS ({propagation.unusable})")
     return names
@@ -154,16 +154,16 @@ def batch_size(of: str) -> int:
 
 def defaulted() -> list[str]:
     """Return which numbers cannot be used, with the rule, and the default that is."""
-    said = []
+    lines = []
     for name in filter(_NUMBERS.__contains__, os.environ):
         if reason := _unusable(name):
-            said.append(f"{reason}: {_NUMBERS[name][1]:g} is used")
+            lines.append(f"{reason}: {_NUMBERS[name][1]:g} is used")
     for of in ("BSP", "BLRP"):
         batch, most = f"OTEL_{of}_MAX_EXPORT_BATCH_SIZE", f"OTEL_{of}_MAX_QUEUE_SIZE"
         if os.environ.get(batch, "").strip() and whole(batch) > whole(most):
             larger = f"{whole(batch)} is more than {most}, {whole(most)}"
-            said.append(f"{batch}: {larger}: {whole(most)} is used")
-    return said + _wrong_sampler()
+            lines.append(f"{batch}: {larger}: {whole(most)} is used")
+    return lines + _wrong_sampler()
 
 
 def _wrong_sampler() -> list[str]:
@@ -174,8 +174,8 @@ def _wrong_sampler() -> list[str]:
         default = "parentbased_always_on is used"
         return [f"OTEL_TRACES_SAMPLER: {named[:20]!r} {rule}: {default}"]
     if named.endswith("ratio") and not _is_share(share):
-        why = f"{share[:20]!r} is not a number from 0 to 1: 1 is used"
-        return [f"OTEL_TRACES_SAMPLER_ARG: {why}"]
+        problem = f"{share[:20]!r} is not a number from 0 to 1: 1 is used"
+        return [f"OTEL_TRACES_SAMPLER_ARG: {problem}"]
     return []
 
 
@@ -197,33 +197,33 @@ def wrong_limits() -> list[str]:
 
 
 def check_exporter(signal: str, protocol: str) -> None:
-    """Raise `ConfigurationError` for what an exporter of OTLP would stumble over later.
+    """Raise `ConfigurationError` for a setting on which an OTLP exporter would fail.
 
-    That is a file which is not there, or a number that gRPC's exporter reads by itself.
+    That is a missing file, or a number that gRPC's exporter reads by itself.
     """
     for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"):
         for variable in (f"{_OTLP}{signal}_{name}", f"{_OTLP}{name}"):
             path = os.environ.get(variable)
             if path and not os.access(path, os.R_OK):
-                why = f"{variable}: {path}: no such file, or it cannot be read"
-                raise ConfigurationError(why)
+                problem = f"{variable}: {path}: no such file, or it cannot be read"
+                raise ConfigurationError(problem)
     if protocol == "grpc" and (reason := _unusable(f"{_OTLP}{signal}_TIMEOUT")):
         raise ConfigurationError(reason)
     packed = (_otlp(signal, "COMPRESSION") or "gzip").strip().lower()
     if protocol == "grpc" and packed != "gzip":
-        why = f"{packed[:20]!r} is not gzip, all that there is by gRPC"
-        raise ConfigurationError(f"{_OTLP}COMPRESSION: {why}")
+        problem = f"{packed[:20]!r} is not gzip, all that there is by gRPC"
+        raise ConfigurationError(f"{_OTLP}COMPRESSION: {problem}")
 
 
 def _unusable(name: str) -> str | None:
-    """Say why a number cannot be used; None if it can, or none is set."""
+    """Return why a number cannot be used; None if it can, or none is set."""
     rule, default = _NUMBERS[name]
     text = os.environ.get(name, "").strip()
     try:
-        found = int(text) if isinstance(default, int) else float(text)
+        number = int(text) if isinstance(default, int) else float(text)
     except ValueError:
-        found = 0
-    if not text or 0 < found < math.inf:
+        number = 0
+    if not text or 0 < number < math.inf:
         return None
     return f"{name}: {text[:20]!r} is not {rule}"
 

@@ -1,4 +1,4 @@
-"""The SDK's parts: a provider, what it exports to, and a count of what was lost.
+"""The SDK's parts: a provider, its exporters, and a count of lost spans.
 
 Importing this module imports the SDK, so it is imported inside functions only.
 """
@@ -56,11 +56,11 @@ logger = logging.getLogger(__name__)
 
 
 class CountedExporter(SpanExporter):
-    """An exporter, made by the process that uses it, and a count of what it sent."""
+    """An exporter, made by the process that uses it, and a count of its items."""
 
-    def __init__(self, make: Callable[[], Any], what: str = "traces") -> None:
+    def __init__(self, make: Callable[[], Any], signal: str = "traces") -> None:
         self._make = make
-        self._what = what
+        self._signal = signal
         self.reset()
         self.taken = 0
         self.failed = 0
@@ -82,7 +82,7 @@ class CountedExporter(SpanExporter):
                     "%s are not delivered; work goes on without them. Look at "
                     "OTEL_EXPORTER_OTLP_ENDPOINT and ..._PROTOCOL: the base URL of "
                     "what takes OTLP, as a rule on port 4318, or 4317 for grpc",
-                    self._what,
+                    self._signal,
                 )
             self.failed += len(spans)
         return result
@@ -92,7 +92,7 @@ class CountedExporter(SpanExporter):
         self._exporter().shutdown()
 
     def reset(self) -> None:
-        """Make the connection anew after a fork: two processes must not share it."""
+        """Connect again after a fork: two processes must not share a connection."""
         self._made: Any = None
 
     def _exporter(self) -> Any:
@@ -154,7 +154,7 @@ class TraceFile(SpanExporter):
 
 
 class Ring(SpanExporter):
-    """Keeps our spans on disk, for `tracing-2pc trace`, and what else is about them.
+    """Keeps our spans on disk, for `tracing-2pc trace`, and others about them.
 
     Of another library's span only attributes of ours stay.
     """
@@ -297,7 +297,7 @@ def exporter(signal: str, name: str) -> Callable[[], Any]:
     module, of_module = _OTLP[signal]
     made = getattr(import_module(f"{library}.{module}"), of_module)
     environment.quiet(library)
-    told: dict[str, Any] = {"timeout": environment.otlp_timeout(signal)}
+    options: dict[str, Any] = {"timeout": environment.otlp_timeout(signal)}
     if headers := environment.otlp_headers(signal):
-        told["headers"] = parse_env_headers(headers, liberal=True)
-    return lambda: made(**told)
+        options["headers"] = parse_env_headers(headers, liberal=True)
+    return lambda: made(**options)

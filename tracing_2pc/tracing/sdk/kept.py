@@ -1,7 +1,7 @@
 """Spans that are kept on this machine and go nowhere else: a third of the SDK's cost.
 
-Ids, sampling, resource and processors are the SDK's. What a span does without is what
-only exporting and other libraries need: limits, events, locks, a copy at its end. It is
+Ids, sampling, resource and processors are the SDK's. A span lacks the parts that only
+exporting and other libraries need: limits, events, locks, a copy at its end. It is
 written by a thread, later.
 """
 
@@ -56,7 +56,7 @@ class KeptSpan(trace.Span):
 
     @property
     def resource(self) -> Resource:
-        """What is known of the process."""
+        """The process's attributes."""
         return self._tracer.resource
 
     def get_span_context(self) -> SpanContext:
@@ -76,7 +76,7 @@ class KeptSpan(trace.Span):
     def set_status(
         self, status: Status | StatusCode, description: str | None = None
     ) -> None:
-        """Say that it failed; what has ended stays."""
+        """Mark it as failed; an ended span stays as it is."""
         if self.end_time is None:
             if isinstance(status, StatusCode):
                 status = Status(status, description)

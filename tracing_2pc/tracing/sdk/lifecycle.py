@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Process:
-    """What this process has started, or could not start."""
+    """The tracing that this process has started, or could not start."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -97,7 +97,7 @@ class _Process:
         trace.set_tracer_provider(provider)
 
     def keep(self, service: str) -> bool:
-        """Have our spans stay on this machine, where nobody else gets any.
+        """Keep our spans on this machine, where they are not exported.
 
         The program's own set-up is left alone: it may come later.
         """
@@ -125,7 +125,7 @@ class _Process:
         return True
 
     def look(self, service: str) -> None:
-        """Name what is asked for in vain, and send log records where that is asked."""
+        """Warn of variables without effect, and send log records if asked for."""
         with self.lock:
             if self.has_looked:
                 return
@@ -177,9 +177,9 @@ def start(service: str) -> None:
     """Start tracing in this process, if it is asked for and does not run.
 
     It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), by
-    `OTEL_TRACES_EXPORTER`, or by `TPC_TRACE_FILE`, a file to append spans to. What is
-    asked for and cannot be done is one line in the log that names the variable. Call it
-    where work begins, never before a fork: it is cheap when there is nothing to do. Log
+    `OTEL_TRACES_EXPORTER`, or by `TPC_TRACE_FILE`, a file to append spans to. A request
+    that cannot be met is one line in the log that names the variable. Call it where
+    work begins, never before a fork: it is cheap when there is nothing to do. Log
     records then carry ids: see `log_records`. A start that fails is tried again after a
     fork, or when something else is asked for.
 
@@ -244,7 +244,7 @@ def _to_skywalking(provider: TracerProvider) -> SpanProcessor:
         raise ConfigurationError(str(error)) from None
 
 
-def _warn(what: str, error: Exception) -> None:
+def _warn(message: str, error: Exception) -> None:
     cure = ""
     if isinstance(error, ImportError):
         cure = f"; install tracing-2pc[{environment.extra_of('TRACES')}]"
@@ -252,14 +252,14 @@ def _warn(what: str, error: Exception) -> None:
         cure = f": {error}"
     elif limits := environment.wrong_limits():
         cure = f": {limits[0]}"
-    logger.warning("%s: %s%s", what, type(error).__name__, cure)
-    logger.debug("%s", what, exc_info=error)
+    logger.warning("%s: %s%s", message, type(error).__name__, cure)
+    logger.debug("%s", message, exc_info=error)
 
 
 def problems() -> list[str]:
-    """Return what the environment asks for in vain, by its variables; start nothing."""
-    found = [f"{name} has no effect" for name in environment.refused()]
-    found += environment.defaulted() + environment.wrong_limits()
+    """Return the variables of the environment without effect; start nothing."""
+    lines = [f"{name} has no effect" for name in environment.refused()]
+    lines += environment.defaulted() + environment.wrong_limits()
     for signal in ("TRACES", "METRICS", "LOGS"):
         for name in environment.exporters(signal):
             try:
@@ -267,11 +267,11 @@ def problems() -> list[str]:
 
                 _ = name == "skywalking" or exporting.exporter(signal, name)
             except (ConfigurationError, ImportError) as error:
-                found.append(str(error))
+                lines.append(str(error))
             except ValueError:  # the SDK's, at its import
                 if not environment.wrong_limits():
                     raise
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(lines))
 
 
 def flush(seconds: float = 0.5) -> bool:

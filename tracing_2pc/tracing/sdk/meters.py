@@ -39,8 +39,8 @@ class LazyExporter(MetricExporter):
     """Makes its exporter in the thread that uses it, and warns once.
 
     Counts are cumulative unless `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`
-    says otherwise. After a fork the child's copy sends nothing: the parent sends what
-    was measured before.
+    says otherwise. After a fork the child's copy sends nothing: the parent sends
+    earlier measurements.
     """
 
     def __init__(self, make: Callable[[], MetricExporter]) -> None:
@@ -97,7 +97,7 @@ class LazyExporter(MetricExporter):
 
 
 def to_prometheus(service: str) -> tuple[MeterProvider, Callable[[], str]]:
-    """Make a provider that is read on request, and what reads it as text."""
+    """Make a provider that is read on request, and the reader, which returns text."""
     reader = InMemoryMetricReader()
     provider = _provider(service, reader)
     return provider, lambda: prometheus.text(reader.get_metrics_data())

@@ -35,7 +35,7 @@ class ParentsFirst(SpanProcessor):
         after_fork(self._reset)
 
     def _reset(self) -> None:
-        """Begin anew: what was open belongs to the parent process."""
+        """Start empty: open spans belong to the parent process."""
         # Reentrant: a collection of garbage may end a span in the middle of it.
         self._lock = threading.RLock()
         self._open: dict[int, _OpenParent] = {}
@@ -53,7 +53,7 @@ class ParentsFirst(SpanProcessor):
         self._hand_on(release)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hand it on with what waited for it, unless its own parent is open."""
+        """Pass it on with the spans that waited for it, unless its parent is open."""
         assert span.context is not None  # noqa: S101 - for the type checker
         with self._lock:
             own = self._open.pop(span.context.span_id, None)
@@ -75,7 +75,7 @@ class ParentsFirst(SpanProcessor):
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Export what was handed on, and what has waited for too long."""
+        """Export the spans passed on, and those that have waited for too long."""
         overdue: list[ReadableSpan] = []
         with self._lock:
             for parent in list(self._open.values()):
@@ -91,7 +91,7 @@ class ParentsFirst(SpanProcessor):
 
 @dataclass(slots=True)
 class _OpenParent:
-    """A span that has not ended, and what waits for it."""
+    """A span that has not ended, and the spans that wait for it."""
 
     since: int
     waiting: list[ReadableSpan] = field(default_factory=list)

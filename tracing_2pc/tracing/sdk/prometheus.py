@@ -1,4 +1,4 @@
-"""What Prometheus reads: the SDK's measurements, as text.
+"""The SDK's measurements as text, for Prometheus.
 
 Written here, because `opentelemetry-exporter-prometheus` lets us use one minor version
 of the SDK only, has labels for the scope that most of those we allow cannot turn off,

@@ -61,8 +61,8 @@ def derive_ids(text: str) -> tuple[int, int]:
 def _facts(sdk: SdkTracer) -> Facts:
     """Return when and in which process a root begins, to be stored with its carrier.
 
-    Whichever process exports the root then says the same. Nothing of it is ever sent.
-    What `process.` says, command lines for example, is left out.
+    Every process then exports the same root. Nothing of it is ever sent. Attributes
+    `process.`, command lines for example, are left out.
     """
     global _described
     if _described[0] is not sdk.resource:
