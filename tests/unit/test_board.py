@@ -130,7 +130,7 @@ def test_the_worst_stands_first():
     )
     assert [one.transaction.batch for one in found.rows] == [9, 4, 3, 2, 1]
     assert found.headline == TEXTS["some need you"].format(n=4)
-    assert found.rows[2].why == "ledger answered 409"
+    assert found.rows[2].reason == "ledger answered 409"
     assert found.rows[-1].participants == ("ledger",)
     assert found.status is not BoardStatus.WELL
 
@@ -156,7 +156,7 @@ def test_before_the_first_look_nothing_is_called_normal():
     open_ = summary(1, TransactionState.COMMITTING, ago=1, pending=("ledger",))
     found = board(logged(open_), of_log())
     assert (found.headline, found.surveyed) == (TEXTS["one unfinished"], None)
-    assert "normal" not in found.rows[0].what
+    assert "normal" not in found.rows[0].words
     assert found.status is not BoardStatus.WELL
 
 
@@ -170,7 +170,7 @@ def test_a_commit_that_hangs_is_in_the_headline():
         found = board(logged(one), look)
         assert found.headline.startswith(TEXTS["held back"])
         assert found.status is BoardStatus.DOUBT
-        assert (found.rows[0].rank, found.rows[0].why) == ("warning", why)
+        assert (found.rows[0].rank, found.rows[0].reason) == ("warning", why)
     stuck = wrong(2, kinds.STUCK, Severity.WARNING)
     both = board(logged(one), observed(stuck, waits))
     assert both.headline == TEXTS["one needs you, one is under way"]
@@ -182,7 +182,7 @@ def test_what_the_log_proves_is_said_before_the_first_look():
     seen = of_log(wrong(1, kinds.STUCK, Severity.WARNING), judged=(1, 2))
     found = board(logged(*open_), seen)
     assert found.headline == TEXTS["one needs you, one is unfinished"]
-    assert found.rows[0].what == "stuck"
+    assert found.rows[0].words == "stuck"
     assert found.doubts == (TEXTS["participants are being asked"],)
 
 

@@ -95,6 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _ended(why: object, code: int) -> int:
-    print(f"tracing-2pc: {safe(without_secrets(str(why)), 2000)}", file=sys.stderr)
+def _ended(error: object, code: int) -> int:
+    print(f"tracing-2pc: {safe(without_secrets(str(error)), 2000)}", file=sys.stderr)
     return code

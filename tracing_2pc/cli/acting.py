@@ -1,4 +1,4 @@
-"""How a person acts at the terminal: what it does is shown, asked, signed, done."""
+"""A person's actions at the terminal: shown, asked, signed, done."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Terminal:
 def run(options: argparse.Namespace, action: Action) -> int:
     """Do what a person has typed, once that is agreed to; 1 if not all of it is done.
 
-    What is given is checked, shown, asked about, signed and done, in this order.
+    The arguments are checked, shown, asked about, signed and done, in this order.
     """
     by_key = {argument.name: argument.key for argument in action.arguments}
     typed = {name: getattr(options, key) for name, key in by_key.items()}
@@ -90,8 +90,8 @@ def run(options: argparse.Namespace, action: Action) -> int:
         if getattr(options, "dry_run", False) or (
             action.consent is Consent.ONLY_BY_YES and not options.yes
         ):
-            told = act.preview().told
-            return _print_all(options, [told] if told else [])
+            report = act.preview().report
+            return _print_all(options, [report] if report else [])
         if not (is_told or options.yes or _is_agreed(act)):
             return LEFT
         return _print_all(options, act.run(signature(), reason))
@@ -130,7 +130,7 @@ def _print_all(options: argparse.Namespace, parts: Iterable[Done]) -> int:
 
 
 def describe_action(action: Advice) -> Iterator[str]:
-    """Return a command, what it does, and what it costs."""
+    """Return a command, its effect, and its cost."""
     word, colour = ("safe", "green") if action.safe else ("FORCED", "red")
     yield paint(f"  {word}: {safe(action.command)}", colour)
     yield from prose(f"{action.effect}.", "    ")

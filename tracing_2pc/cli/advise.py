@@ -57,7 +57,7 @@ _CURES: Final = {
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Print what was measured and what follows; 1 if something stands in the way."""
+    """Print measurements and conclusions; 1 if something stands in the way."""
     application = check_application(options.application)
     if options.recover_within <= 0:
         raise ConfigurationError("--recover-within: give more than 0 seconds")
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def lines(application: str, advice: Advice, timeout: float) -> Iterator[str]:
-    """Return what was measured, what follows, and what to do, in plain lines."""
+    """Return measurements, conclusions and advice, in plain lines."""
     counted = f"{application}: {format_count(advice.batches, 'batch', 'batches')}"
     left_out = f"left out: {advice.empty} without rows, {advice.aborted} aborted"
     if (measured := advice.measured) is not None:
@@ -124,11 +124,11 @@ def _bounds(
     yield "transaction_timeout", f"{advised}; in force: {in_force}"
 
 
-def _seconds(interval: float | None, bound: str, why: str) -> str:
+def _seconds(interval: float | None, bound: str, explanation: str) -> str:
     if interval is None:
         return "none"
     length = format_elapsed(interval) if interval < 20 else f"{interval:,.0f} s"
-    return f"{bound}{length}: {why}"
+    return f"{bound}{length}: {explanation}"
 
 
 def _cures(advice: Advice) -> Iterator[str]:

@@ -76,10 +76,10 @@ class _Parser(argparse.ArgumentParser):
     """Names the word that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
-        found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        if found is not None:
-            words = [word.strip("' ") for word in found[2].split(",")]
-            for near in difflib.get_close_matches(found[1], words, n=1):
+        match = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if match is not None:
+            words = [word.strip("' ") for word in match[2].split(",")]
+            for near in difflib.get_close_matches(match[1], words, n=1):
                 message = f"{message}: did you mean {near!r}?"
         super().error(message)
 
@@ -172,7 +172,7 @@ def _add_argument(
         argument.read(text)
         return text
 
-    name, about, read = f"--{argument.name}", argument.about, _said(check)
+    name, about, read = f"--{argument.name}", argument.about, _argument_type(check)
     metavar = argument.metavar
     if argument.positional:
         command.add_argument(argument.key, help=about, type=read, metavar=metavar)
@@ -197,18 +197,20 @@ def _add_reading(add: Add) -> None:
     ls.add_argument("--unfinished", action="store_true", help="nothing finished")
     ls.add_argument("--batch", type=int, help="only of this number")
     ls.add_argument("--participant", metavar="NAME", help="only where it takes part")
-    ls.add_argument("--older-than", type=_said(seconds), metavar="AGE", help="as in 5m")
+    ls.add_argument(
+        "--older-than", type=_argument_type(seconds), metavar="AGE", help="as in 5m"
+    )
     about = "begun since: as in 2h, or 2026-01-31T18:05, in UTC"
     ls.add_argument(
         "--since",
-        type=_said(lambda text: parse_time(text, time.time())),
+        type=_argument_type(lambda text: parse_time(text, time.time())),
         metavar="TIME",
         help=about,
     )
     ls.add_argument("--limit", type=_count, default=100, help="default: 100")
     about = "what finished before this one, of its application: to page on"
     ls.add_argument(
-        "--beyond", type=_said(TransactionId.parse), metavar="ID", help=about
+        "--beyond", type=_argument_type(TransactionId.parse), metavar="ID", help=about
     )
     ls.add_argument("--log-only", action="store_true", help="ask no participant")
 
@@ -239,14 +241,14 @@ def _add_reading(add: Add) -> None:
     advise.add_argument("--application", required=True, help="its transactions")
     advise.add_argument(
         "--recover-within",
-        type=_said(seconds),
+        type=_argument_type(seconds),
         default=60.0,
         metavar="SECONDS",
         help="after a restart the stream keeps step again in so long; default: 60",
     )
     advise.add_argument(
         "--spark-overhead",
-        type=_said(seconds),
+        type=_argument_type(seconds),
         default=0.5,
         metavar="SECONDS",
         help="what Spark itself does between two batches, at most; default: 0.5",
@@ -347,8 +349,8 @@ def _add_serving(add: Add) -> None:
     serve.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"), help=about)
 
 
-def _said(read: Callable[[str], Read]) -> Callable[[str], Read]:
-    """Have argparse say what is wrong with a text that cannot be read."""
+def _argument_type(read: Callable[[str], Read]) -> Callable[[str], Read]:
+    """Have argparse print the message of a reader's `ValueError`."""
 
     def reading(text: str) -> Read:
         try:

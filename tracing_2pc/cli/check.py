@@ -32,7 +32,7 @@ _POOLED = (
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Print what is in force and what is wrong; 1 if anything is."""
+    """Print the settings in force, and the faults; 1 if there are any."""
     with asking(settings.participants):
         result = check(settings)
     if options.deep or options.journal or options.spans:
@@ -40,7 +40,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
         more = look_deeper(settings, options.journal or (), options.spans or ())
         result = dataclasses.replace(result, findings=(*result.findings, *more))
-    item = to_plain(result) | {"findings": [one.to_json() for one in result.findings]}
+    item = to_plain(result) | {
+        "findings": [finding.to_json() for finding in result.findings]
+    }
     print_either(options, item, lines(result))
     return LEFT if result.findings else DONE
 

@@ -18,10 +18,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         return int(module.main(list(options.rest)) or 0)
     except RuntimeError as error:
-        what, *log = str(error).splitlines() or [""]
+        message, *log = str(error).splitlines() or [""]
         for line in log:
             print(safe(line), file=sys.stderr)
-        raise ConfigurationError(f"tracing-2pc demo: {what.rstrip(':')}") from error
+        raise ConfigurationError(f"tracing-2pc demo: {message.rstrip(':')}") from error
 
 
 def _find(name: str) -> ModuleType:

@@ -44,7 +44,7 @@ Lines: TypeAlias = Callable[[TransactionView, Mapping[str, str]], Iterable[str]]
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Print what is wrong with a transaction, what comes next, and what is safe."""
+    """Print a transaction's faults, its next steps, and the safe actions."""
     return print_transaction(options, settings, lines)
 
 
@@ -66,7 +66,7 @@ def print_transaction(
 
 
 def code_of(view: TransactionView) -> int:
-    """Return 2 for what nobody knows, 1 if something is wrong or cannot be read."""
+    """Return 2 for an unknown transaction, 1 for a fault or an unread source."""
     if view.unknown:
         return USAGE
     return LEFT if view.findings else DONE
@@ -77,7 +77,7 @@ def lines(
     links: Mapping[str, str],
     sides: Callable[[TransactionView], Iterable[str]] | None = None,
 ) -> Iterator[str]:
-    """Return it in sentences; `sides` shows what log and participants say."""
+    """Return it in sentences; `sides` adds the answers of log and participants."""
     hint = " `tracing-2pc ls` lists those that it has."
     no_record = view.state is None and not view.forgotten
     near = f" Of its batch {text}." if (text := describe_near(view)) else ""
@@ -97,16 +97,16 @@ def _wrong(view: TransactionView) -> Iterator[str]:
         for line in prose(f"{about}{finding.text}.", "  "):
             yield paint(line, colour)
         if finding.kind is kinds.HELD_BACK:
-            for why in view.left_alone[-1:]:
-                yield from prose(f"Not called stuck yet: {why}.", "  ")
+            for cause in view.left_alone[-1:]:
+                yield from prose(f"Not called stuck yet: {cause}.", "  ")
     if view.wrong or view.unknown:
         return
     if view.state is None and not view.in_doubt:
         yield "  Nothing, as far as participants could be asked."
     else:
-        what = "Nothing of its own" if view.beside else "Nothing"
-        why = f" yet: {view.left_alone[0]}" if view.left_alone else ""
-        yield from prose(f"{what}{why}.", "  ")
+        text = "Nothing of its own" if view.beside else "Nothing"
+        cause = f" yet: {view.left_alone[0]}" if view.left_alone else ""
+        yield from prose(f"{text}{cause}.", "  ")
 
 
 def _sides(view: TransactionView) -> Iterator[str]:

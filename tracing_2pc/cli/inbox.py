@@ -1,4 +1,4 @@
-"""`tracing-2pc inbox ls`: who reads an inbox, and how far each is."""
+"""`tracing-2pc inbox ls`: the readers of an inbox, and how far each is."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tracing_2pc.operations.wiring import open_configured_log
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write what is missing; or say where an application starts."""
+    """Write missing files; or set where an application starts."""
     application, batch = options.application, options.from_batch
     if (application is None) != (batch is None):
         raise ConfigurationError("--application and --from-batch go together")

@@ -12,13 +12,13 @@ from tracing_2pc.operations.wiring import open_configured_log, start_telemetry
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Launch what the file says, everywhere or nowhere; say each step."""
+    """Launch the content of the file, everywhere or nowhere; print each step."""
     file = LaunchFile.read(options.file)
     with open_configured_log(settings) as log:
         if options.dry_run:
             for line in dry_run(file, log):
-                what, _, where = line.partition(" ")
-                print_item(options, {"what": what, "where": where.strip()}, line)
+                part, _, where = line.partition(" ")
+                print_item(options, {"what": part, "where": where.strip()}, line)
             return DONE
         start_telemetry()
 

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def lines(listing: TransactionList, limit: int) -> Iterator[str]:
-    """Return the table, what is wrong beside it, and a line of counts."""
+    """Return the table, further faults, and a line of counts."""
     rows: list[tuple[str | None, tuple[str, ...]]] = []
     rows += (("red", _row(row, listing)) for row in listing.lost)
     for row in listing.unfinished:
@@ -93,8 +93,8 @@ def lines(listing: TransactionList, limit: int) -> Iterator[str]:
         text = table([_HEAD, *(cells for _, cells in shown)])
         yield from map(paint, text, colours)
     for finding in _beside(listing)[:limit]:
-        what = f"{finding.about}: {finding.text}"
-        line = f"{what}; {finding.cure}" if finding.cure else what
+        message = f"{finding.about}: {finding.text}"
+        line = f"{message}; {finding.cure}" if finding.cure else message
         yield paint(safe(line, 2000), "yellow")
     yield _counts(listing, len(shown), len(rows), limit)
 
@@ -131,7 +131,7 @@ def _orphan_row(orphan: Orphan) -> tuple[str, ...]:
 
 
 def _beside(listing: TransactionList) -> list[Finding]:
-    """Return what is wrong with what is no row of the list."""
+    """Return the faults that are about no row of the list."""
     rows = (*listing.lost, *listing.unfinished, *listing.finished)
     ids = {row.transaction for row in rows} | {o.transaction for o in listing.orphans}
     return [finding for finding in listing.findings if finding.about not in ids]
@@ -180,7 +180,7 @@ def _counts(listing: TransactionList, shown: int, of_all: int, limit: int) -> st
 
 
 def items(listing: TransactionList, limit: int) -> Iterator[dict[str, Any]]:
-    """Return the same as JSON, an object for each line; the kind says which fields."""
+    """Return the same as JSON, an object for each line; fields depend on the kind."""
     every = [_item(row, listing) for row in (*listing.lost, *listing.unfinished)]
     every += [
         {

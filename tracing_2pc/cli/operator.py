@@ -15,7 +15,7 @@ from tracing_2pc.operations.wiring import open_configured_log, start_telemetry
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Launch what resources say until told to stop; or write what that needs."""
+    """Launch resources until stopped; or write the manifests for that."""
     if options.action == "manifests":
         text = resources.files("tracing_2pc.launch").joinpath("operator.yaml")
         written = text.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`tracing-2pc outbox ls`: what partners did not take."""
+"""`tracing-2pc outbox ls`: the requests that partners did not take."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """List them; asks participants, and never the log."""
     participants = open_participants(settings)
     if options.participant is not None:
-        one = participant_named(options.participant, participants)
-        participants = {options.participant: one}
+        participant = participant_named(options.participant, participants)
+        participants = {options.participant: participant}
     if options.application is not None:
         check_application(options.application)
     state = RequestState.DROPPED if options.dropped else RequestState.QUARANTINED
@@ -72,16 +72,16 @@ def _find_waiting(
     participants: Mapping[str, RemoteParticipant],
     settings: Settings,
 ) -> tuple[list[Finding], list[str]]:
-    """Return which outboxes send nothing, or too slowly: nothing of that is listed.
+    """Return the outboxes that send nothing, or too slowly: no list shows that.
 
-    And, where that is no finding yet, what a partner answered that takes nothing now.
+    And, where that is no finding yet, the answer of a partner that takes nothing now.
     """
     listed = refused._replace(unreadable={})  # said already, and not asked again
     outboxes = survey_outboxes(participants, listed, SystemClock())
-    found = find_at_outboxes(outboxes, settings)
+    everything = find_at_outboxes(outboxes, settings)
     # Of one application only is what has rows of its own.
     whole = {Source(SourceKind.OUTBOX, name) for name in participants}
-    findings = [finding for finding in found if finding.about in whole]
+    findings = [finding for finding in everything if finding.about in whole]
     named = {name for finding in findings for name in finding.participants}
     notes = [
         f"{name}: {text}"
@@ -98,7 +98,7 @@ def lines(
     findings: Iterable[Finding],
     notes: Iterable[str],
 ) -> Iterator[str]:
-    """Return the table, what else is wrong or not read, and a line of counts."""
+    """Return the table, further faults and unread outboxes, and a line of counts."""
     dropped = state is RequestState.DROPPED
     rows = [
         (
@@ -122,8 +122,8 @@ def lines(
         yield from prose(f"cure: {finding.cure}", "      ", "    ")
     for note in notes:
         yield safe(note, 2000)
-    for name, why in refused.unreadable.items():
-        yield paint(f"{name}: {safe(without_participant(name, why))}", "yellow")
+    for name, cause in refused.unreadable.items():
+        yield paint(f"{name}: {safe(without_participant(name, cause))}", "yellow")
     if not refused.listings and not refused.unreadable:
         yield "no participant has an outbox"
         return
@@ -149,7 +149,7 @@ def _beginning(request: QuarantinedRequest) -> str:
 def items(
     refused: RefusedRequests, findings: Iterable[Finding]
 ) -> Iterator[dict[str, Any]]:
-    """Return the same as JSON, an object for each line; the kind says which fields."""
+    """Return the same as JSON, an object for each line; fields depend on the kind."""
     for name, listing in refused.listings.items():
         for request in listing.requests:
             yield {
@@ -163,8 +163,8 @@ def items(
             }
     for finding in findings:
         yield {**finding.to_json(), "kind": "finding", "finding": str(finding.kind)}
-    for name, why in refused.unreadable.items():
-        yield {"kind": "unreadable", "participant": name, "why": why}
+    for name, cause in refused.unreadable.items():
+        yield {"kind": "unreadable", "participant": name, "why": cause}
     yield {
         "kind": "counts",
         "requests": sum(len(li.requests) for li in refused.listings.values()),

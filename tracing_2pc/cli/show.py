@@ -1,4 +1,4 @@
-"""`tracing-2pc show`: what `explain` says, with all that is on record, in tables."""
+"""`tracing-2pc show`: the content of `explain`, with all records, in tables."""
 
 from __future__ import annotations
 

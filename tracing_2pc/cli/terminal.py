@@ -32,7 +32,7 @@ def safe(text: object, longest: int = 300) -> str:
     """Return foreign text in one line that changes nothing on a terminal.
 
     Control characters, escape sequences and marks that turn the direction of writing
-    become question marks; what is longer is cut.
+    become question marks; a longer text is cut.
     """
     whole = str(text)
     shown = "".join(c if c.isprintable() else "?" for c in whole[:longest])
@@ -104,14 +104,14 @@ def progress(text: str) -> None:
 @contextlib.contextmanager
 def asking(names: Iterable[str]) -> Iterator[None]:
     """Show after `SOON` which participants are waited for, as long as that lasts."""
-    told = threading.Timer(SOON, progress, [f"asking {', '.join(names)} …"])
-    told.daemon = True
-    told.start()
+    timer = threading.Timer(SOON, progress, [f"asking {', '.join(names)} …"])
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        told.cancel()
-        told.join()
+        timer.cancel()
+        timer.join()
         progress("")
 
 

@@ -29,7 +29,7 @@ _NARROWEST: Final = 30
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Print the tree; 1 if there is no span of it, 2 if nobody knows of it."""
+    """Print the tree; 1 if there is no span of it, 2 if it is unknown."""
     about, view = _find(options.transaction, settings)
     transaction = None if TRACE_ID.fullmatch(about) else about
     item = {"transaction": transaction, **view.to_json()}
@@ -50,7 +50,7 @@ def _find(typed: str, settings: Settings) -> tuple[str, TraceView]:
 
 
 def lines(about: str, view: TraceView) -> Iterator[str]:
-    """Return it for people: the tree, what is missing, and who was asked in vain."""
+    """Return it for people: the tree, missing parts, and sources without an answer."""
     yield paint(safe(f"{about}  trace {view.trace or 'not known'}"), "bold")
     if view.rows:
         counted = format_count(len(view.rows), "span")

@@ -35,19 +35,19 @@ _LOG_ONLY: Final = (
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Print a line when something is wrong, and when it no longer is.
+    """Print a line for each new fault, and when it is gone.
 
-    Beside them, for a person: what is watched, and now and then that it is.
+    For a person also a line about the scope, and now and then a sign of life.
     """
-    tells, told = not (options.once or options.json), time.monotonic()
+    tells, printed = not (options.once or options.json), time.monotonic()
 
     def report(sweep: Sweep) -> None:
-        nonlocal told
+        nonlocal printed
         for item in items(sweep):
             print_item(options, item, line(item))
-            told = time.monotonic()
-        if tells and time.monotonic() - told >= ALIVE:
-            told = time.monotonic()
+            printed = time.monotonic()
+        if tells and time.monotonic() - printed >= ALIVE:
+            printed = time.monotonic()
             at = format_iso(sweep.at)
             alive = f"{at} watching: {headline(sweep.findings, sweep.at)}"
             print(safe(alive, 2000), file=sys.stderr, flush=True)
@@ -108,8 +108,8 @@ def line(item: Mapping[str, Any]) -> str:
     if item["event"] not in ("found", "gone"):
         cure = f"; {item['cure']}" if item["event"] == "unreadable" else ""
         return f"{head} {item['where']} {item['why']}{cure}"
-    what = f"{item['severity']} {item['kind']} {item['where']}"
+    subject = f"{item['severity']} {item['kind']} {item['where']}"
     if item["event"] == "gone":
-        return f"{head} {what}"
+        return f"{head} {subject}"
     then = f"Verdict: {item['verdict']}" if item["verdict"] else item["cure"]
-    return f"{head} {what}: {item['why']}. {then}"
+    return f"{head} {subject}: {item['why']}. {then}"

@@ -1,1 +1,1 @@
-"""The web console: what is stuck, since when, because of whom, and the ways out."""
+"""The web console: stuck transactions, their age, their cause, and the ways out."""

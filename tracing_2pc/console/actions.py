@@ -1,6 +1,6 @@
 """A form for each action: filled in, shown once more, and done if it is the same.
 
-What an action is, takes, does and costs says its module of `operations.actions`. Here
+An action's arguments, effect and cost are in its module of `operations.actions`. Here
 is no line about one of them.
 """
 
@@ -70,7 +70,7 @@ class ActionPages(Blueprint):
 
     @page
     def form(self, slug: str) -> ResponseReturnValue:
-        """Show what to fill in, with what the address has of it."""
+        """Show the form, filled in from the address."""
         action, session = _action(slug, _FORMS), current_session()
         given = dict(request.args.items())
         if bound := session.caller.application:
@@ -79,7 +79,9 @@ class ActionPages(Blueprint):
             "action.html",
             action=action,
             given=given,
-            fields=[one for one in action.arguments if not one.terminal_only],
+            fields=[
+                argument for argument in action.arguments if not argument.terminal_only
+            ],
             may=session.caller.role is action.role,
             reason=_reason_word(action),
             longest=LONGEST_REASON,
@@ -151,7 +153,7 @@ class ActionPages(Blueprint):
         return url_for("refused.requests") if is_request else self._page_of(given)
 
     def _page_of(self, given: Given) -> str:
-        """Return the page of what an act is about."""
+        """Return the page of an act's subject."""
         if (key := given.get("key")) and (name := given.get("participant")):
             return url_for("refused.request", participant=name, key=key)
         if transaction := given.get("transaction"):
@@ -199,13 +201,15 @@ def _action(slug: str, among: Mapping[str, Action] = _ACTIONS) -> Action:
 
 def _given(action: Action) -> dict[str, str]:
     """Return what a form has of an action's arguments."""
-    names = [one.name for one in action.arguments if not one.terminal_only]
+    names = [
+        argument.name for argument in action.arguments if not argument.terminal_only
+    ]
     texts = {name: request.form.get(name, "").strip() for name in names}
     return {name: text for name, text in texts.items() if text}
 
 
 def _reason_word(action: Action) -> str | None:
-    """Return what a form says of the reason; None where none is kept."""
+    """Return a form's words about the reason; None where none is kept."""
     if action.reason is Reason.NOT_KEPT:
         return None
     return "" if action.reason is Reason.NEEDED else ", and not needed"

@@ -128,7 +128,7 @@ def _protect(response: Response) -> Response:
 
 
 def _refuse(error: Exception) -> ResponseReturnValue:
-    """Turn an error into a page that says what to do, and gives nothing away."""
+    """Turn an error into a page with the cure, and without internal details."""
     problem = _problem(error)
     g.setdefault("login", None)
     page = render_template("error.html", problem=problem)
@@ -156,7 +156,7 @@ def cut(text: object) -> str:
 
 
 def readable(text: str, longest: int) -> str:
-    """Bound a record's text, and put � for what is not seen or turns the writing."""
+    """Bound a record's text, and put � for invisible and bidirectional characters."""
     shown = text[:longest]
     kept = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in shown)
     return kept if len(text) <= longest else kept + " …"

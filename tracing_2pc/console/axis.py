@@ -23,7 +23,7 @@ _BUSY: Final = 70.0
 
 
 class Tick(NamedTuple):
-    """A place in per cent of the axis, and what is written there."""
+    """A place in per cent of the axis, and its label."""
 
     x: float
     label: str
@@ -61,7 +61,7 @@ class Axis(NamedTuple):
 def compressed_axis(start: float, last: float, now: float | None) -> Axis:
     """Give most of the axis to the time from the first event to the last one.
 
-    `now` is the end of what still goes on; None where nothing does.
+    `now` is the end of open phases; None where there are none.
     """
     end = last if now is None else max(last, now)
     if start < last < start + QUIET * (end - start):

@@ -1,4 +1,4 @@
-"""The board: what is unfinished, the worst first, from log and survey. No I/O."""
+"""The board: unfinished transactions, the worst first, from log and survey. No I/O."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RANKS: Final = (str(Severity.CRITICAL), str(Severity.WARNING), "normal")
 
 
 class LogSnapshot(NamedTuple):
-    """What the log had at a time, each list bounded: `open` to the oldest."""
+    """The log's content at a time, each list bounded: `open` to the oldest."""
 
     at: float
     open: Sequence[TransactionSummary]
@@ -54,8 +54,8 @@ class BoardRow(NamedTuple):
 
     transaction: TransactionId
     rank: str
-    what: str
-    why: str
+    words: str
+    reason: str
     since: float
     participants: tuple[str, ...]
     next_try: float | None
@@ -71,7 +71,7 @@ class BoardStatus(Word):
 
 
 class Board(NamedTuple):
-    """The list, and what to think of it."""
+    """The list, and its overall state."""
 
     headline: str
     status: BoardStatus
@@ -88,8 +88,8 @@ def board(
 ) -> Board:
     """Put both together; of one application only, if one is given.
 
-    The log is newer than the survey: what it has finished since is left out, if its
-    list of what is unfinished is whole.
+    The log is newer than the survey: transactions finished since are left out, if its
+    list of unfinished ones is whole.
     """
     rows = sorted(
         (
@@ -113,7 +113,7 @@ def board(
         doubts,
         tuple(faults),
         tuple(rows[:ROWS]),
-        tuple(Counter(row.what for row in rows[ROWS:]).most_common()),
+        tuple(Counter(row.words for row in rows[ROWS:]).most_common()),
         tuple(closed[:FINISHED]),
         survey.at,
     )
@@ -128,7 +128,7 @@ def _judge(
     """Return the headline, which names what is worst, and how the board looks."""
     wrong = {row.transaction: row for row in rows if row.rank != "normal"}
     findings = [f for f in survey.findings if f.about in wrong]
-    waiting = [r for r in wrong.values() if r.what == kinds.HELD_BACK.words]
+    waiting = [r for r in wrong.values() if r.words == kinds.HELD_BACK.words]
     need = len(wrong) - len(waiting)
     normal = len(rows) - (need or len(waiting[:1]))
     # Not *under way* where it is not known what participants hold.
@@ -158,15 +158,19 @@ def _doubts(
     if survey.at is None:
         yield "Participants are being asked; until they answer, this is the log alone."
     for finding in unread:
-        why = finding.why if application is None else _ID.sub(hide_others, finding.why)
+        reason = (
+            finding.why if application is None else _ID.sub(hide_others, finding.why)
+        )
         if finding.about == Source(SourceKind.LOG):
             yield "The decision log could not be read when participants were asked."
         elif finding.about == Source(SourceKind.CLOCK):
-            yield f"The clock: {why}."
+            yield f"The clock: {reason}."
         else:
             about = f"{finding.about} could not be read, so nothing is known of it"
             yield (
-                f"{about}: {why}; {finding.cure}" if finding.cure else f"{about}: {why}"
+                f"{about}: {reason}; {finding.cure}"
+                if finding.cure
+                else f"{about}: {reason}"
             )
 
 
@@ -180,10 +184,10 @@ def _rows(log: LogSnapshot, survey: SurveySnapshot) -> Iterator[BoardRow]:
     for id_, finding in worst.items():
         # Judged unfinished, and no more in the log's whole list: finished since then.
         if id_ in by_id or id_ not in survey.judged or not whole:
-            found = _found_row(id_, finding, log, by_id.get(id_))
+            entry = _found_row(id_, finding, log, by_id.get(id_))
             if id_ in survey.awaited:
-                found = found._replace(participants=_names(survey.awaited[id_]))
-            yield found
+                entry = entry._replace(participants=_names(survey.awaited[id_]))
+            yield entry
     for id_, row in by_id.items():
         if id_ not in worst:
             yield _log_row(row, log, survey.awaited.get(id_))
@@ -195,24 +199,24 @@ def _found_row(
     log: LogSnapshot,
     row: TransactionSummary | None,
 ) -> BoardRow:
-    why, due = finding.why, _next_try(log, id_)
+    reason, due = finding.why, _next_try(log, id_)
     if finding.kind is kinds.QUARANTINED:
-        why, due = (row and row.reason) or why, None
-    what, rank = finding.kind.words, str(finding.severity)
-    return BoardRow(id_, rank, what, why, finding.since, finding.participants, due)
+        reason, due = (row and row.reason) or reason, None
+    words, rank = finding.kind.words, str(finding.severity)
+    return BoardRow(id_, rank, words, reason, finding.since, finding.participants, due)
 
 
 def _log_row(
     row: TransactionSummary, log: LogSnapshot, awaited: Awaited | None
 ) -> BoardRow:
     id_, since = row.transaction, row.decided or row.started
-    names, why = row.pending, ""
+    names, reason = row.pending, ""
     if row.state is TransactionState.ACTIVE:
         names = (DRIVER,)
         if awaited is not None:
-            names, why = _names(awaited), awaited.why
+            names, reason = _names(awaited), awaited.why
     due = _next_try(log, id_)
-    return BoardRow(id_, "normal", STATE_TEXT[row.state], why, since, names, due)
+    return BoardRow(id_, "normal", STATE_TEXT[row.state], reason, since, names, due)
 
 
 def _names(awaited: Awaited) -> tuple[str, ...]:
@@ -226,7 +230,7 @@ def _next_try(log: LogSnapshot, id_: TransactionId) -> float | None:
 
 
 def _worst_first(row: BoardRow) -> tuple[int, int, float]:
-    gravity = _GRAVITY.get(row.what, len(_GRAVITY))
+    gravity = _GRAVITY.get(row.words, len(_GRAVITY))
     return _RANKS.index(row.rank), gravity, row.since
 
 

@@ -29,8 +29,8 @@ class CachedByKey(Generic[Key, Value]):
     """Values that are made again when they are asked for and too old.
 
     A thread that asks while a value is made waits for that one. A `TwoPhaseError` is
-    kept like a value: what does not answer is not asked more often because many look.
-    `most` values are kept, of the keys that were asked for last.
+    kept like a value: a source that does not answer is not asked more often because
+    many browsers look. `most` values are kept, of the keys that were asked for last.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class CachedByKey(Generic[Key, Value]):
             return error
 
     def drop(self, key: Key) -> None:
-        """Have it made anew when it is asked for: it was just changed."""
+        """Have it made again when it is asked for: it was just changed."""
         with self._lock:
             self._entries.pop(key, None)
 
     def drop_all(self) -> None:
-        """Have all made anew."""
+        """Have all made again."""
         with self._lock:
             self._entries.clear()
 
@@ -83,8 +83,8 @@ class CachedByKey(Generic[Key, Value]):
 class MadeInBackground(Generic[Value]):
     """A value that takes long: made by a thread of its own, while browsers ask.
 
-    No request waits for it. One thread at most makes it, and none when nobody asks.
-    A `TwoPhaseError` is logged, and the last value stays. `seconds` pass at least from
+    No request waits for it. One thread at most makes it, and none without requests. A
+    `TwoPhaseError` is logged, and the last value stays. `seconds` pass at least from
     the end of one to the beginning of the next.
     """
 

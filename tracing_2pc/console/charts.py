@@ -36,7 +36,7 @@ class Chart(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """What an application has committed in the last hour."""
+    """An application's commits in the last hour."""
 
     application: str
     commits: Chart
@@ -48,7 +48,7 @@ class Hour(NamedTuple):
 def hour(
     application: str, transactions: Sequence[TransactionSummary], now: float
 ) -> Hour:
-    """Draw an application's newest transactions, whatever their order."""
+    """Draw an application's newest transactions, in any order."""
     by_minute: list[list[float]] = [[] for _ in range(MINUTES)]
     commits = aborts = rows = 0
     for row in transactions:

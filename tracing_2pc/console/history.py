@@ -1,4 +1,4 @@
-"""What is on record: a search through all of it, by pages; and where its trace is."""
+"""The records: a search through all of them, by pages; and links to traces."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class HistoryPages(Blueprint):
 
     @page
     def participant(self, name: str) -> ResponseReturnValue:
-        """Show how a participant is, what it holds, and how soon it acknowledges."""
+        """Show a participant's state, its branches, and how soon it acknowledges."""
         bound, sources = current_session().caller.application, self._state.sources
         if name not in sources.participants:
             raise Problem(404, "no participant of that name has an address here")
@@ -120,8 +120,8 @@ class HistoryPages(Blueprint):
             ],
             outbox=listing
             and sum(
-                bound in (None, one.key.transaction.application)
-                for one in listing.requests
+                bound in (None, request.key.transaction.application)
+                for request in listing.requests
             ),
             answers=self._state.answers.get((name, bound)),
             forms=forms_at("participant"),
@@ -136,11 +136,11 @@ class HistoryPages(Blueprint):
             before = float(request.args.get("before", "inf"))
         except ValueError:
             raise Problem(400, "before: expected a time in Unix seconds") from None
-        found = list(incidents(sources.log, bound, before, ROWS))
+        entries = list(incidents(sources.log, bound, before, ROWS))
         return render_template(
             "incidents.html",
-            incidents=found,
-            more=len(found) == ROWS,
+            incidents=entries,
+            more=len(entries) == ROWS,
             now=sources.clock.now(),
         )
 
@@ -156,7 +156,7 @@ class HistoryPages(Blueprint):
 
 
 def _filter_of(asked: dict[str, str], now: float) -> TransactionFilter:
-    """Read the fields; `ValueError` says which one cannot be read."""
+    """Read the fields; `ValueError` names one that cannot be read."""
     if asked["application"]:
         check_application(asked["application"])
     if asked["participant"]:

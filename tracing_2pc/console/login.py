@@ -37,7 +37,7 @@ View = TypeVar("View", bound=Callable[..., ResponseReturnValue])
 
 
 def page(view: View) -> View:
-    """Mark a page to which whoever logs in is led, if it was asked for.
+    """Mark a page to which a login leads, if it was asked for.
 
     All others lead to the first page.
     """
@@ -127,7 +127,7 @@ def current_session() -> Session:
 
 
 def _client_address() -> str:
-    """Return what a proxy of this machine says, else the peer's address.
+    """Return the address from a proxy of this machine, else the peer's.
 
     The last address was added by the proxy; those before it by its client.
     """
@@ -180,10 +180,10 @@ def _raise_if_foreign_form() -> None:
 
 
 def _is_from_here() -> bool:
-    """Whether a page of ours has sent the request, as the browser says.
+    """Whether a page of ours has sent the request, according to the browser.
 
     `Origin` is *null* from pages that give no referrer, as ours; then only a browser
-    that says `Sec-Fetch-Site` is believed, which it does over https and on loopback.
+    that sends `Sec-Fetch-Site` is believed, which it does over https and on loopback.
     """
     site = request.headers.get("Sec-Fetch-Site")
     origin = request.headers.get("Origin", "null")

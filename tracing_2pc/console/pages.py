@@ -1,4 +1,4 @@
-"""The pages: what is unfinished, and one transaction with what can be done about it."""
+"""The pages: unfinished transactions, and one transaction with its actions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pages(Blueprint):
         self.get("/transactions/<id_>")(self.transaction)
 
     def board(self) -> ResponseReturnValue:
-        """Show what is unfinished, the last hour, and what was finished."""
+        """Show unfinished transactions, the last hour, and finished ones."""
         return render_board(self._state, current_session().caller.application)
 
     @page

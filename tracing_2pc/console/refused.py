@@ -1,4 +1,4 @@
-"""The requests that partners refused: their list, and one with what can be done."""
+"""The requests that partners refused: their list, and one with its actions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RefusedPages(Blueprint):
 
     @page
     def requests(self) -> ResponseReturnValue:
-        """List the oldest of each outbox; who gives no list hides no other."""
+        """List the oldest of each outbox; one without a list hides no other."""
         session = current_session()
         with self._state.asking() as free:
             bound = session.caller.application
@@ -41,18 +41,18 @@ class RefusedPages(Blueprint):
 
     @page
     def request(self, participant: str, key: str) -> ResponseReturnValue:
-        """Show one request, and what can be done with it."""
+        """Show one request, and its actions."""
         read = self._read(participant, key)
         with self._state.asking() as free:
             if not free:
                 raise Problem(503, _BUSY)
-            found = self._find(participant, read)
+            request = self._find(participant, read)
         return render_template(
             "refused_request.html",
             key=read,
             transaction=read.transaction,
-            known=facts_of(participant, found),
-            offers=list(offers(participant, found)),
+            known=facts_of(participant, request),
+            offers=list(offers(participant, request)),
             longest=LONGEST_REASON,
         )
 

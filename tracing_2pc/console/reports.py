@@ -1,4 +1,4 @@
-"""What an application and a participant have done of late, from the log. No HTML."""
+"""The recent work of an application and a participant, from the log. No HTML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHARES: Final = (0.5, 0.9, 0.99, 1.0)
 
 
 class Slow(NamedTuple):
-    """A commit that took long, and what for most of that time."""
+    """A commit that took long, and the cause of most of that time."""
 
     row: TransactionSummary
     reason: str
@@ -45,7 +45,7 @@ class ApplicationReport(NamedTuple):
 
 
 def report_of(log: LogReader, application: str) -> ApplicationReport:
-    """Read the newest commits, and who acknowledged the slowest of them when."""
+    """Read the newest commits, and the acknowledgements of the slowest of them."""
     newest = log.transactions(TransactionFilter(application, limit=MOST))
     commits = [
         row
@@ -78,16 +78,16 @@ def answers_of(
         for row in newest
         if row.decision is Decision.COMMIT and row.decided is not None
     }
-    found = log.deliveries_at(participant, decided)
+    deliveries = log.deliveries_at(participant, decided)
     return [
         (delivery.acknowledged, max(0.0, delivery.acknowledged - decided[id_]))
-        for id_, delivery in found.items()
+        for id_, delivery in deliveries.items()
         if delivery.acknowledged is not None
     ]
 
 
 class Incident(NamedTuple):
-    """What a person did; of a transaction that is still on record, what it was."""
+    """An action of a person; and its transaction, if that is still on record."""
 
     entry: AuditEntry
     transaction: TransactionId | None  # None where it was done to an application
@@ -137,13 +137,13 @@ def _held_back(row: TransactionSummary, deliveries: Deliveries) -> str:
 
 
 def measured(gauges: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Say what a participant measures that a person on call asks for."""
-    said = []
+    """Return a participant's measurements for a person on call."""
+    measurements = []
     for name, term in _GAUGES.items():
         if (value := gauges.get(name)) is not None:
             text = format_elapsed(value) if name.endswith("age") else f"{value:,.0f}"
-            said.append((term, text))
-    return said
+            measurements.append((term, text))
+    return measurements
 
 
 _GAUGES: Final = {

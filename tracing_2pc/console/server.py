@@ -30,7 +30,7 @@ _BY_HTTPS: Final = "; from other machines by https, through a proxy (forms need 
 
 
 def gate_of(listen: str, tokens_file: str | None) -> tuple[Gate, str]:
-    """Return who knows the tokens, and a line that says how to log in.
+    """Return the gate that knows the tokens, and a line about how to log in.
 
     Without a file there is one token for an operator, made now; on loopback only.
 
@@ -73,7 +73,7 @@ class _Worker(Worker):
 
 
 class _Server(BaseApplication):  # type: ignore[misc]
-    """gunicorn with one worker: sessions and what was read are in its memory."""
+    """gunicorn with one worker: sessions and cached values are in its memory."""
 
     def __init__(
         self, settings: Settings, gate: Gate, listen: str, welcome: str

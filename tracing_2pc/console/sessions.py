@@ -65,7 +65,7 @@ class Sessions:
         self._by_id: OrderedDict[str, Session] = OrderedDict()
 
     def open(self, caller: Caller, name: str) -> str:
-        """Begin a session; return its id, which nobody can guess."""
+        """Begin a session; return its id, which cannot be guessed."""
         id_ = secrets.token_urlsafe(32)
         with self._lock:
             self._by_id[id_] = Session(caller, name, self._clock() + LIFE)
@@ -94,7 +94,7 @@ class Throttle:
         self._tries: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def raise_if_too_soon(self, peer: str) -> None:
-        """Refuse an address, by 429, whatever its token is now."""
+        """Refuse an address, by 429, even with a good token."""
         _, until = self._tries.get(peer, (0, 0.0))
         if (left := until - self._clock()) > 0:
             wait = int(left) + 1

@@ -1,4 +1,4 @@
-"""What the console shows: read from log and participants once for all browsers."""
+"""The console's content: read from log and participants once for all browsers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ APPLICATIONS: Final = 12
 
 @dataclasses.dataclass(frozen=True)
 class ConsoleSources:
-    """Where everything comes from, and what actions work with.
+    """The sources of all pages, and the resources of actions.
 
     `deliver` sends one decision once, to all that have not acknowledged it; `pause`
     waits so many seconds between two lists.
@@ -84,7 +84,7 @@ class ConsoleSources:
     pause: Callable[[float], object] = time.sleep
 
     def asking(self, names: Iterable[str]) -> contextlib.AbstractContextManager[object]:
-        """Show nothing: the button says that it works."""
+        """Show nothing: the button shows that it works."""
         return contextlib.nullcontext()
 
     def progress(self, text: str) -> None:
@@ -98,13 +98,13 @@ class ConsoleState:
     cannot be trusted.
 
     Attributes:
-        boards: by application, None for all: what is unfinished, and what is wrong.
-            Waits for the log, and never for a participant.
+        boards: by application, None for all: unfinished transactions, and faults. Waits
+            for the log, and never for a participant.
         hours: by application: the last hour of each, and how many were left out.
         reports: by application: how long its commits take, and what holds them back.
         answers: by participant and application: how soon it acknowledges.
         views: by transaction, and whether to ask participants: all about it.
-        traces: by transaction: its spans, looked for while nobody waits.
+        traces: by transaction: its spans, looked for in the background.
         refused: by application: the oldest requests that partners refused. Waits for
             participants, and never for the log.
         request: by participant and key: the same of one request.
@@ -133,7 +133,7 @@ class ConsoleState:
         self.resolving = partial(_slot, threading.BoundedSemaphore(RESOLVING))
 
     def drop_all(self) -> None:
-        """Have everything read anew that a person may have changed."""
+        """Have everything read again that a person may have changed."""
         self.views.drop_all()
         self._logs.drop_all()
         self.hours.drop_all()
@@ -178,9 +178,9 @@ class ConsoleState:
 
     def _judged(self, evidence: Evidence, at: float | None) -> SurveySnapshot:
         judged = frozenset(evidence.log.records if evidence.log else ())
-        found = find_all(evidence, self.sources.settings)
+        findings = find_all(evidence, self.sources.settings)
         awaited = find_all_awaited(evidence, self.sources.settings)
-        return SurveySnapshot(at, found, judged, evidence, awaited)
+        return SurveySnapshot(at, findings, judged, evidence, awaited)
 
     def _read_log(self, application: str | None) -> LogSnapshot:
         log, now = self.sources.log, self.sources.clock.now()

@@ -32,7 +32,7 @@ _LEAST: Final = 0.4
 
 
 class Phase(NamedTuple):
-    """What went on from when to when; `end` None: it still goes on."""
+    """An activity, from `start` to `end`; `end` None: it still goes on."""
 
     kind: str
     start: float
@@ -183,8 +183,8 @@ def _branch_lane(
 ) -> LaneContent:
     """Draw the last prepare, the wait for the decision, and the time until all ended.
 
-    That time is in vain where the participant was told more than once: how long its
-    own work took then is not known.
+    That time is *vain* where the participant was told more than once: the length of its
+    own work is not known then.
     """
     prepared = max(map(_prepared, branches))
     if prepared == -math.inf:
@@ -196,8 +196,8 @@ def _branch_lane(
     ends = [branch.sealed_at for branch in branches if branch.sealed_at is not None]
     sealed = max(ends) if len(ends) == len(branches) else None
     # Sealed by hand, or by clocks that differ: there was no wait after that.
-    told = None if view.undelivered else view.decided
-    known = [at for at in (told, sealed) if at is not None]
+    sent = None if view.undelivered else view.decided
+    known = [at for at in (sent, sealed) if at is not None]
     decided = max(prepared, min(known)) if known else None
     phases.append(Phase("waiting", prepared, decided))
     if decided is not None:

@@ -1,1 +1,1 @@
-"""What an operator runs."""
+"""The commands of an operator."""

@@ -1,9 +1,9 @@
 """`tracing-2pc adopt`: takes over an application whose decision log is lost.
 
-What the log knew is in two places: Spark's checkpoint names the batch that runs next,
-and the participants hold what became of it. A participant commits only what was
-decided commit, so one commit proves the decision. Where nobody has committed, the
-decision is lost and not needed: the batch is written again.
+The log's content is in two places: Spark's checkpoint names the batch that runs next,
+and the participants hold its outcome. A participant commits only after the decision, so
+one commit proves it. Where no participant has committed, the decision is lost and not
+needed: the batch is written again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GAP: Final = 20
 
 
 class Orphan(NamedTuple):
-    """What a participant holds prepared, and the command that ends it, if known."""
+    """A transaction prepared at a participant, and the command to end it, if known."""
 
     transaction: TransactionId
     participant: str
@@ -51,7 +51,7 @@ class Orphan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Adoption:
-    """What was read of an application, and what follows for the log."""
+    """The facts read about an application, and the conclusions for the log."""
 
     application: str
     checkpoint: Checkpoint
@@ -143,7 +143,7 @@ def examine(
 def _is_older(
     checkpoint: Checkpoint, prepared: Iterable[TransactionId], answers: Attempts
 ) -> bool:
-    """Whether participants know of what this checkpoint has not begun."""
+    """Whether participants know a batch that this checkpoint has not begun."""
     states = {shown.state for by_name in answers.values() for shown in by_name.values()}
     ahead = any(t.batch > checkpoint.last for t in prepared)
     return ahead or ParticipantState.FORGOTTEN in states
@@ -162,7 +162,7 @@ def _knowing(
 
 
 def _committed(answers: Attempts) -> list[TransactionId]:
-    """Return the attempts that somebody has committed."""
+    """Return the attempts that a participant has committed."""
     return [
         attempt
         for attempt, by_name in answers.items()
@@ -194,11 +194,12 @@ def _orphans_of(
 def _word_for(
     attempt: TransactionId, answers: Attempts, *, is_next: bool
 ) -> str | None:
-    """Return what was decided of an attempt that is prepared; None if nobody knows.
+    """Return the decision about a prepared attempt; None if it is unknown.
 
-    What somebody has committed was decided commit, and no other attempt at its batch.
-    What nobody has committed of the next batch is written again. Of a batch that Spark
-    has passed it was decided commit, but not which attempt.
+    An attempt that a participant has committed was decided commit, and no other attempt
+    at its batch. An attempt at the next batch that no participant has committed is
+    written again. Of a batch that Spark has passed, commit was decided, but it is
+    unknown of which attempt.
     """
     committed = _committed(answers)
     if attempt in committed:
@@ -213,7 +214,7 @@ def _doubts_of_passed(
     knowing: Sequence[str],
     orphans: Sequence[Orphan],
 ) -> list[str]:
-    """Say what is missing of the batches that Spark has passed."""
+    """Return what is missing of the batches that Spark has passed."""
     doubts = [
         f"{orphan.transaction} is prepared at {orphan.participant}, and Spark has "
         "passed its batch: end it there first"
@@ -280,8 +281,9 @@ def _list(participant: RemoteParticipant, application: str) -> Listing:
         missing = f"has {listing.only} only, to which the token is bound"
     if missing is not None:
         name = participant.name
-        why = f"participant {name!r}: its list {missing}"
-        raise ParticipantUnavailableError(why, participant=name)
+        raise ParticipantUnavailableError(
+            f"participant {name!r}: its list {missing}", participant=name
+        )
     return listing
 
 
@@ -289,8 +291,8 @@ def _ask_attempts(participants: Participants, newest: TransactionId) -> Attempts
     """Ask about each attempt at a batch, from the first to the last that is known.
 
     They are numbered one after another (rule 3). An attempt that prepared nothing may
-    be known to nobody, where its abort arrived nowhere: so behind the `newest` that is
-    listed, several numbers are tried. One that is committed is named at any of them.
+    be unknown everywhere, where its abort arrived nowhere: so behind the `newest` that
+    is listed, several numbers are tried. One that is committed is named at any of them.
     """
     answers: dict[TransactionId, Mapping[str, Shown]] = {}
     unknown: dict[TransactionId, Mapping[str, Shown]] = {}

@@ -1,4 +1,4 @@
-"""`tracing-2pc check`: what is not as it must be, and what mends it."""
+"""`tracing-2pc check`: faults of the set-up, and their cures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ShownSetting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check has found."""
+    """The result of a check."""
 
     settings: tuple[ShownSetting, ...]
     log: LogCondition | None  # what its database is like; None where it cannot be read
@@ -56,8 +56,8 @@ class CheckResult:
 def check(settings: Settings) -> CheckResult:
     """Read the log, and ask all participants at once; changes nothing.
 
-    What is wrong is in the result; nothing is raised for it. Takes some request
-    timeouts at most, beside what the log's database takes to connect.
+    Faults are in the result; nothing is raised for it. Takes some request timeouts at
+    most, beside what the log's database takes to connect.
     """
     findings = [*find_in_settings(settings, lifecycle.problems())]
     condition, states, jobs = None, Counter[str](), tuple[Job, ...]()

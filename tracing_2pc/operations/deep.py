@@ -1,4 +1,4 @@
-"""`tracing-2pc check --deep`: what reads all that is on record, and takes its time."""
+"""`tracing-2pc check --deep`: checks that read all records, and take their time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Journals = Sequence[tuple[str, str]]
 def look_deeper(
     settings: Settings, journals: Journals, traces: Sequence[str] = ()
 ) -> Iterator[Finding]:
-    """Yield what is wrong with what is stored, by each check that there is.
+    """Yield the faults of all that is stored, by each check that there is.
 
     `traces` are files with spans, as `TPC_TRACE_FILE` names them.
     """
@@ -47,13 +47,16 @@ def look_deeper(
             line for file in traces for line in Path(file).read_text().splitlines()
         )
         spans = [json.loads(line) for line in lines]
-        found = conformance.check_run(settings.log, journals, spans)
+        contradictions = conformance.check_run(settings.log, journals, spans)
     except (TwoPhaseError, OSError, ValueError) as error:
-        why = f"not held against the protocol: {error}"
-        yield fault(_LOG, why, "mend that, and check again")
+        yield fault(
+            _LOG,
+            f"not held against the protocol: {error}",
+            "mend that, and check again",
+        )
         return
-    for one in found:
-        yield fault(_source(one.participant), str(one), _CURE)
+    for contradiction in contradictions:
+        yield fault(_source(contradiction.participant), str(contradiction), _CURE)
 
 
 def _source(participant: str) -> Source:

@@ -14,7 +14,7 @@ from tracing_2pc.core.model import check_application
 
 
 class Kind(str, enum.Enum):
-    """What the job of a project writes to; the folder of its own templates."""
+    """The target of a project's job; the folder of its own templates."""
 
     ONE_FILE = "one_file"
     SERVICES = "services"

@@ -88,7 +88,7 @@ def resolve(
 
     Raises:
         ConfigurationError: no such transaction, or no reason.
-        ContractError: the log holds the other word, or not every vote is known.
+        ContractError: the log has the other decision, or not every vote is known.
     """
     reason, who = check_reason(reason), who or signature()
     record = check_resolution(log, transaction, wanted)
@@ -117,7 +117,7 @@ def resolve(
 
 
 def _action_of(wanted: Resolution) -> tuple[str, str | None]:
-    """Return the word for what is wanted, and the participant that it is about."""
+    """Return the word of a resolution, and the participant that it is about."""
     if isinstance(wanted, GiveUp):
         return GIVE_UP, wanted.participant
     return (str(wanted) if isinstance(wanted, Decision) else CONCLUDE), None
@@ -137,8 +137,8 @@ def check_resolution(
             f"{transaction}: the log holds no such transaction. If a participant holds "
             "it prepared, name that one: --at PARTICIPANT"
         )
-    if (why := _objection(record, wanted)) is not None:
-        raise ContractError(f"{record.id} {why}")
+    if (objection := _objection(record, wanted)) is not None:
+        raise ContractError(f"{record.id} {objection}")
     return record
 
 
@@ -190,11 +190,11 @@ def resolve_orphan(
     who: str,
     orphan_after: float,
 ) -> None:
-    """Commit or abort at one participant what no record of the log can finish.
+    """Commit or abort, at one participant, a transaction that no record can finish.
 
     It must have been in doubt there for `orphan_after` seconds. Signed in the log
-    before the participant is asked, and again with what came of it: a crash between
-    the two leaves the first, and nothing is done without one.
+    before the participant is asked, and again with the result: a crash between the two
+    leaves the first, and nothing is done without one.
 
     Raises:
         ConfigurationError: no reason, or nothing of it is in doubt there.
@@ -254,8 +254,8 @@ def check_orphan(
     # The list first: what it holds without a record is then never too new.
     age, carrier = _in_doubt_there(participant, transaction)
     # Rule 9: the log is read before anything is resolved.
-    if (why := _objection_of_log(log, transaction, outcome)) is not None:
-        raise ContractError(f"{transaction}{why}")
+    if (objection := _objection_of_log(log, transaction, outcome)) is not None:
+        raise ContractError(f"{transaction}{objection}")
     if age < orphan_after:
         raise ContractError(
             f"{transaction} is in doubt at {participant.name} for "

@@ -1,4 +1,4 @@
-"""`tracing-2pc watch`: the watcher as a process, and what it measures."""
+"""`tracing-2pc watch`: the watcher as a process, and its metrics."""
 
 from __future__ import annotations
 
@@ -146,9 +146,9 @@ def _signals(stop: threading.Event) -> Iterator[None]:
 def observe_sweeps(watcher: Watcher, participants: Sequence[str], clock: Clock) -> None:
     """Have the gauges read from the watcher's last sweep; a scrape asks no participant.
 
-    What is well is 0 from the start, without an application; `participants` are the
-    names that labels may have. Ages grow between two sweeps, but for those of commits
-    that are not acknowledged: a healthy one may be by now.
+    A kind without a finding is 0 from the start, without an application; `participants`
+    are the names that labels may have. Ages grow between two sweeps, but for those of
+    commits that are not acknowledged: a healthy one may be by now.
     """
 
     def label(name: str) -> str:

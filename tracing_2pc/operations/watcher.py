@@ -98,7 +98,7 @@ class Sweep:
 
     @property
     def diagnoses(self) -> tuple[Finding, ...]:
-        """What is wrong with transactions, as far as there is a verdict."""
+        """The faults of transactions, as far as there is a verdict."""
         return tuple(f for f in self.findings if f.verdict is not None)
 
 
@@ -107,8 +107,7 @@ class Watcher:
     """Sweeps over log and participants. It needs no Spark, and stores no opinion.
 
     A diagnosis about a participant that cannot be read now stays as it was: no answer
-    is no evidence. What it remembers is only what it has reported; a restarted watcher
-    reports it again.
+    is no evidence. It remembers only its reports; a restarted watcher reports it again.
     """
 
     log: OperatorLog
@@ -145,9 +144,9 @@ class Watcher:
             self.log.give_leases_back(self.holder)
 
     def run(self, stop: threading.Event, report: Callable[[Sweep], object]) -> None:
-        """Sweep until `stop` is set; nothing that a sweep raises ends it.
+        """Sweep until `stop` is set; an exception in a sweep does not end it.
 
-        What `report` raises does: nobody reads the reports any more.
+        An exception in `report` does: the reports are no longer read.
         """
         while not stop.is_set():
             began = time.monotonic()
@@ -184,10 +183,10 @@ class Watcher:
             before = self._tried
             self._tried = {r.record.id: r.remark for r in recovered if not r.done}
             # A try that failed as in the sweep before is no news.
-            told = (
+            reported = (
                 r for r in recovered if r.done or before.get(r.record.id) != r.remark
             )
-            self.last = dataclasses.replace(self.last, recovered=tuple(told))
+            self.last = dataclasses.replace(self.last, recovered=tuple(reported))
         return self.last
 
     def _with_standstill(self, evidence: Evidence) -> Evidence:
@@ -259,7 +258,7 @@ class Watcher:
                 self.succeeded[LOG] = now
 
     def _snapshot(self, evidence: Evidence) -> None:
-        """Make spans of what has been wrong for 1, 2, 4 … times its threshold."""
+        """Make spans of faults that have lasted 1, 2, 4 … times their threshold."""
         diagnoses, carriers = self.last.diagnoses, _carriers_of(evidence)
         due = [d for d in diagnoses if d.age >= self._due.get(_key_of(d), 0.0)]
         traced = [d for d in due if "traceparent" in carriers.get(d.transaction, {})]
@@ -357,7 +356,7 @@ def _started(log: LogEvidence) -> Mapping[tuple[str, str], Sequence[float]]:
 def _pending(log: LogEvidence) -> dict[tuple[str, str], float]:
     """Return ages by the log's clock: they do not grow between two readings.
 
-    An age that grew would raise an alarm for what was acknowledged meanwhile.
+    An age that grew would raise an alarm for a transaction acknowledged meanwhile.
     """
     ages: dict[tuple[str, str], float] = {}
     for id_, record in log.records.items():

@@ -1,4 +1,4 @@
-"""Opens what the settings name: the decision log, the participants, what recovers."""
+"""Opens the objects in the settings: decision log, participants, recovery."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def participant_named(name: str, participants: Mapping[str, T]) -> T:
 
 @contextlib.contextmanager
 def naming_whose_token(settings: Settings) -> Iterator[None]:
-    """Add to a refusal of who asks which token that is."""
+    """Add to a refusal of the caller which token it used."""
     try:
         yield
     except ParticipantUnavailableError as error:
@@ -98,7 +98,7 @@ def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:
 
 
 def _traced_participants(settings: Settings) -> Mapping[str, TracedParticipant]:
-    found: dict[str, TracedParticipant] = {}
+    participants: dict[str, TracedParticipant] = {}
     for key in settings.participants:
         application = key.rpartition("/")[0]
         sink = ParticipantSink(
@@ -106,8 +106,8 @@ def _traced_participants(settings: Settings) -> Mapping[str, TracedParticipant]:
             token=settings.token,
             timeout=settings.request_timeout,
         )
-        found[key] = sink.participants[name_of(key)]
-    return found
+        participants[key] = sink.participants[name_of(key)]
+    return participants
 
 
 def start_telemetry(service: str = "tracing-2pc") -> None:

@@ -1,8 +1,8 @@
-"""What a person can do: one module for each action, and all of them in one list.
+"""The actions of a person: one module for each, and all of them in one list.
 
-A module says what is typed, what that does and costs, and does it. The command line
-has a command of it and the console a form, without another line. Modules load stores
-and transports only where they work: every command reads this list.
+A module declares the arguments, the effect and the cost, and carries it out. The
+command line has a command of it and the console a form, without another line. Modules
+load stores and transports only where they work: every command reads this list.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The form of an action: declared once; terminal and browser only render it.
 
-An `Action` is what a person can do at all, with its arguments. An `Act` is that for
-the arguments which were given: it was looked up, can be shown, and can be done.
-Nothing here changes anything before `Act.run`, and what comes of that is a sentence
-for a person and an object for a program.
+An `Action` is what a person can do at all, with its arguments. An `Act` is that for the
+arguments which were given: it was looked up, can be shown, and can be done. Nothing
+here changes anything before `Act.run`, and its result is a sentence for a person and an
+object for a program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Given: TypeAlias = Mapping[str, str]
 
 
 class Reach(Protocol):
-    """What actions work with. A face opens each part when it is first asked for."""
+    """The resources of actions. Terminal and console open each at its first use."""
 
     @property
     def log(self) -> OperatorLog:
@@ -41,11 +41,11 @@ class Reach(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """What is in force."""
+        """The settings in force."""
 
     @property
     def clock(self) -> Clock:
-        """What time it is."""
+        """The clock."""
 
     @property
     def deliver(self) -> Callable[[TransactionRecord], RecoveryResult]:
@@ -59,7 +59,7 @@ class Reach(Protocol):
 
 
 class Done(NamedTuple):
-    """What came of an act, or a part of it; `well`: all of it is done."""
+    """The result of an act, or of a part of it; `well`: all of it is done."""
 
     text: str
     item: dict[str, Any] | None = None  # for programs; None: only persons are told
@@ -69,22 +69,22 @@ class Done(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preview:
-    """What a person is shown before it is done, and agrees to."""
+    """The preview of an act, to which a person agrees."""
 
     advice: Advice  # its command, whether it is safe, effect and cost
     facts: tuple[tuple[str, str], ...] = ()  # what it is done to: a term and a text
     seen: tuple[object, ...] = ()  # what must still be so when it is done
     # Why nothing is left to do; it then only tells what has become of it.
     gone: str = ""
-    told: Done | None = None  # the same as a report, of `--dry-run`
+    report: Done | None = None  # the same as a report, of `--dry-run`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Act:
     """An action for the arguments that were given.
 
-    `run` does it, for who signs and why, and yields what comes of it, part by part.
-    It raises what `Action.prepare` does.
+    `run` does it, signed with a name and a reason, and yields the results, part by
+    part. It raises as `Action.prepare` does.
     """
 
     given: Given
@@ -97,7 +97,7 @@ class Act:
 
 
 def fingerprint(act: Act, preview: Preview) -> str:
-    """Return a digest of what a person has agreed to: to see that it has changed."""
+    """Return a digest of the preview that a person has agreed to: to detect changes."""
     advice = preview.advice
     agreed = (sorted(act.given.items()), advice.effect, advice.safe, *advice.cost)
     shown = repr((act.title, agreed, preview.seen))
@@ -139,7 +139,7 @@ class Consent(Word):
 
 
 class Reason(Word):
-    """Whether a reason is kept with it, and the name of who did it."""
+    """Whether a reason is kept with it, and the person's name."""
 
     NEEDED = "needed"
     POSSIBLE = "possible"
@@ -178,7 +178,7 @@ class Action:
         return self.name.replace(" ", "-")
 
     def check(self, given: Given) -> None:
-        """Raise `ValueError` for what is missing, and what an argument cannot be."""
+        """Raise `ValueError` for a missing argument, and for a wrong one."""
         for argument in self.arguments:
             text = given.get(argument.name, "")
             if text and argument.choices and text not in argument.choices:
@@ -188,7 +188,7 @@ class Action:
                 argument.read(text)
             elif argument.required:
                 raise ValueError(f"{argument.name}: say {argument.about}")
-        exclusive = [one.name for one in self.arguments if one.exclusive]
+        exclusive = [argument.name for argument in self.arguments if argument.exclusive]
         if exclusive and sum(name in given for name in exclusive) != 1:
             raise ValueError(f"expected one of {', '.join(exclusive)}")
 

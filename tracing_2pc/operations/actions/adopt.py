@@ -1,7 +1,7 @@
 """Take over a query whose decision log is lost: shown, and written only when told to.
 
-The gravest of all: what is written here decides whether a batch is skipped. At the
-terminal nothing is asked, because nobody should write what was not read before;
+The gravest of all: the record written here decides whether a batch is skipped. At the
+terminal nothing is asked, because no record should be written that was not read before;
 without `--yes` it only shows. In the browser a token must be for all applications.
 """
 
@@ -54,7 +54,7 @@ def prepare(reach: Reach, given: Given) -> Act:
             adopt(log, adoption, reason, who)
         return [_report(adoption, holdings, written=written)]
 
-    told = _report(adoption, holdings, written=False)
+    report = _report(adoption, holdings, written=False)
     follows = tuple(_conclusions(adoption, "would be written"))
     preview = Preview(
         Advice(
@@ -72,13 +72,13 @@ def prepare(reach: Reach, given: Given) -> Act:
         ),
         seen=(*holdings, *follows),
         gone="; ".join(follows) if adoption.undecidable else "",
-        told=told,
+        report=report,
     )
     return Act(given, "Adopt", checkpoint.query, "the query's id", lambda: preview, run)
 
 
 def _report(adoption: Adoption, holdings: Iterable[str], *, written: bool) -> Done:
-    """Say what was found, and what was or would be written: for people and programs."""
+    """Return the findings, and the records that are or would be written."""
     to_be = "written" if written else "would be written"
     lines = [*holdings, *_conclusions(adoption, to_be)]
     if written:
@@ -143,7 +143,7 @@ def _rows(shown: Shown) -> str:
 
 
 def _conclusions(adoption: Adoption, to_be: str) -> Iterator[str]:
-    """Yield what the log is told, or what a person does first; and what is orphaned."""
+    """Yield the new records of the log, or a person's first steps; and the orphans."""
     application, transaction = adoption.application, adoption.transaction
     spark, held = adoption.checkpoint, join_names(adoption.committed)
     for doubt in adoption.doubts:

@@ -56,7 +56,7 @@ def prepare(reach: Reach, given: Given) -> Act:
         Advice(FORGET.command(given), safe=False, effect=effect),
         facts=(("Application", application), ("Finished before", format_time(before))),
         gone="" if count else f"nothing of {application} finished before {moment}",
-        told=_report(application, count, through, dry_run=True),
+        report=_report(application, count, through, dry_run=True),
     )
     return Act(
         given, "Forget", str(count), "their number", lambda: preview, run, first=effect
@@ -66,7 +66,7 @@ def prepare(reach: Reach, given: Given) -> Act:
 def _report(
     application: str, count: int, through: int | None, *, dry_run: bool
 ) -> Done:
-    """Say how many were forgotten, or would be."""
+    """Return how many were forgotten, or would be."""
     item = {"application": application, "forgotten": count, "dry_run": dry_run}
     word = "would be forgotten" if dry_run else "forgotten"
     line = f"{format_count(count, 'transaction')} of {application} {word}"

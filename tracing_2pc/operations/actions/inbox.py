@@ -1,6 +1,6 @@
-"""A gateway's inbox: give a reader up, and change for how long is kept what was read.
+"""A gateway's inbox: give a reader up, and change how long read events are kept.
 
-Which inbox it is says `--inbox`, and else the setting `inbox`: the browser asks nobody
+The inbox is that of `--inbox`, or else of the setting `inbox`: the browser does not ask
 for an address.
 """
 
@@ -100,16 +100,18 @@ def keeping(reach: Reach, given: Given) -> Act:
         name, now = inbox.name, dict(zip(("keep", "ids"), inbox.times(), strict=True))
     new = {key: seconds(given[key]) if key in given else now[key] for key in now}
     keep, ids = new["keep"], new["ids"]
-    what = f"events for {format_duration(keep)}, and ids for {format_duration(ids)}"
+    durations = (
+        f"events for {format_duration(keep)}, and ids for {format_duration(ids)}"
+    )
 
     def run(_who: str, _reason: str) -> list[Done]:
         with _open(reach, given) as inbox:
             inbox.set_times(keep, ids)
-        return [Done(f"inbox {name} keeps {what}", {"keep": keep, "ids": ids})]
+        return [Done(f"inbox {name} keeps {durations}", {"keep": keep, "ids": ids})]
 
     effect = (
-        f"keeps {what} after every reader of {name} has committed them; an id that is "
-        "repeated later is a new event"
+        f"keeps {durations} after every reader of {name} has committed them; an id "
+        "that is repeated later is a new event"
     )
     preview = Preview(
         Advice(KEEP.command(given), safe=False, effect=effect),

@@ -1,4 +1,4 @@
-"""What a partner or a broker did not take: sent again, dropped, or passed over.
+"""Requests that a partner or broker did not take: sent again, dropped or skipped.
 
 A request is named by its key, a whole transaction at a relay by its id. It is done at
 the first of the participants that knows it, and signed there.
@@ -94,41 +94,44 @@ _MOST_WAITING: Final = 100_000
 """Transactions of an application that may wait behind a relay that has stopped."""
 
 
-def offers(name: str, found: QuarantinedRequest) -> Iterator[Offer]:
+def offers(name: str, request: QuarantinedRequest) -> Iterator[Offer]:
     """Yield what can be done about it there: nothing where it goes on by itself."""
-    for word in _effects(found):
-        given = {"key": str(found.key), "participant": name}
-        advice = _advise(word, name, found.key, found)
+    for word in _effects(request):
+        given = {"key": str(request.key), "participant": name}
+        advice = _advise(word, name, request.key, request)
         yield Offer(_ACTIONS[word], given, _TITLES[word], advice)
 
 
 def _advise(
-    word: str, name: str, key: RequestKey, found: QuarantinedRequest | None
+    word: str, name: str, key: RequestKey, request: QuarantinedRequest | None
 ) -> Advice:
     """Return what a word does to a request, if it is for it.
 
     Raises:
         ConfigurationError: it is not.
     """
-    about, effects = _describe(key, found), _effects(found)
+    about, effects = _describe(key, request), _effects(request)
     if word not in effects:
-        can = " or ".join(f"`{one}`" for one in effects) or "nothing; it goes on itself"
+        can = (
+            " or ".join(f"`{effect}`" for effect in effects)
+            or "nothing; it goes on itself"
+        )
         raise ConfigurationError(f"{about}: `{word}` is not for it, but {can}")
-    id_ = str(key.transaction if _is_whole(found) else key)
+    id_ = str(key.transaction if _is_whole(request) else key)
     command = _ACTIONS[word].command({"key": id_, "participant": name})
     return Advice(command, safe=word == "again", effect=effects[word])
 
 
-def _effects(found: QuarantinedRequest | None) -> Mapping[str, str]:
-    return EFFECTS.get(found.trouble if found else None, {})
+def _effects(request: QuarantinedRequest | None) -> Mapping[str, str]:
+    return EFFECTS.get(request.trouble if request else None, {})
 
 
-def _is_whole(found: QuarantinedRequest | None) -> bool:
-    return found is not None and found.trouble is not None
+def _is_whole(request: QuarantinedRequest | None) -> bool:
+    return request is not None and request.trouble is not None
 
 
-def _describe(key: RequestKey, found: QuarantinedRequest | None) -> str:
-    return f"transaction {key.transaction}" if _is_whole(found) else f"request {key}"
+def _describe(key: RequestKey, request: QuarantinedRequest | None) -> str:
+    return f"transaction {key.transaction}" if _is_whole(request) else f"request {key}"
 
 
 def prepare(word: str, reach: Reach, given: Given) -> Act:
@@ -144,22 +147,22 @@ def prepare(word: str, reach: Reach, given: Given) -> Act:
             key = _find_waiting(participants, transaction, word)
         else:
             key = RequestKey.parse(given["key"])
-        names, found = _find_outboxes(participants, key, word)
+        names, request = _find_outboxes(participants, key, word)
     preview = Preview(
-        _advise(word, names[0], key, found),
-        facts=tuple(facts_of(names[0], found)) if found else (),
-        seen=(names[0], *dataclasses.astuple(found)) if found else (),
-        gone="" if found else describe_gone(names[0], key),
+        _advise(word, names[0], key, request),
+        facts=tuple(facts_of(names[0], request)) if request else (),
+        seen=(names[0], *dataclasses.astuple(request)) if request else (),
+        gone="" if request else describe_gone(names[0], key),
     )
     asked = {name: participants[name] for name in names}
-    is_whole = _is_whole(found)
+    is_whole = _is_whole(request)
     return Act(
         given,
         _TITLES[word],
         str(key.batch if is_whole else key.row),
         "the batch number" if is_whole else "the row's number",
         lambda: preview,
-        lambda who, why: [_carry_out(word, key, asked, found, reach, who, why)],
+        lambda who, reason: [_carry_out(word, key, asked, request, reach, who, reason)],
         first="`tracing-2pc outbox ls` shows the request",
     )
 
@@ -168,7 +171,7 @@ def _carry_out(
     word: str,
     key: RequestKey,
     participants: Mapping[str, RemoteParticipant],
-    found: QuarantinedRequest | None,
+    request: QuarantinedRequest | None,
     reach: Reach,
     who: str,
     reason: str,
@@ -191,8 +194,8 @@ def _carry_out(
                     raise
     count_operator_action(word)
     item = {"key": str(key), "participant": name, "state": str(state)}
-    became = _OF_WHOLE[word] if _is_whole(found) else _STATES[state]
-    return Done(f"{_describe(key, found)} at {name} {became}", item)
+    became = _OF_WHOLE[word] if _is_whole(request) else _STATES[state]
+    return Done(f"{_describe(key, request)} at {name} {became}", item)
 
 
 def _find_waiting(
@@ -211,7 +214,7 @@ def _find_waiting(
             is_this = request.key.transaction == transaction and request.trouble
             if is_this and word in _effects(request):
                 return request.key
-    unread = "".join(f"; {why}" for why in refused.unreadable.values())
+    unread = "".join(f"; {cause}" for cause in refused.unreadable.values())
     raise ConfigurationError(
         f"no relay waits at transaction {transaction} for `{word}`: `tracing-2pc "
         f"outbox ls` shows where{unread}"
@@ -233,13 +236,13 @@ def _find_outboxes(
     """Return the outbox that has a refused request, and the request.
 
     If none has it, all outboxes: one of them may have it no more. Two outboxes of one
-    application have the same keys: what is meant is never guessed, so that an order
-    which is repeated does not act at the other one. Only for `again`, which loses
-    nothing there either, a participant that does not answer counts as none.
+    application have the same keys: the outbox is never guessed, so that an order which
+    is repeated does not act at the other one. Only for `again`, which loses nothing
+    there either, a participant that does not answer counts as none.
 
     Raises:
         ConfigurationError: another outbox has it, too, has dropped it, or cannot be
-            asked; or nobody has an outbox.
+            asked; or no participant has an outbox.
     """
     from tracing_2pc.inspection.participants import list_refused
 
@@ -259,9 +262,9 @@ def _find_outboxes(
         others = {n for n, li in dropped.listings.items() if li.requests} - {name}
         silent = {*refused.unreadable, *dropped.unreadable}
         if others or (silent and word != "again"):
-            why = "was dropped at" if others else "may be known, too, at"
+            clause = "was dropped at" if others else "may be known, too, at"
             raise ConfigurationError(
-                f"request {key} was refused at {name}, and {why} "
+                f"request {key} was refused at {name}, and {clause} "
                 f"{join_names(sorted(others or silent))}: say which is meant by "
                 "--participant"
             )
@@ -280,23 +283,23 @@ def describe_gone(name: str, key: RequestKey) -> str:
     return f"no refused request {key} is at {name}: {gone}"
 
 
-def facts_of(name: str, found: QuarantinedRequest) -> Iterator[tuple[str, str]]:
+def facts_of(name: str, request: QuarantinedRequest) -> Iterator[tuple[str, str]]:
     """Yield what is known of a refused request: a term and a text each."""
     yield "Participant", name
-    yield "Application", found.key.transaction.application
-    yield "Batch", str(found.key.batch)
-    yield "Refused", format_time(found.since)
-    if found.trouble is not None:
-        yield "The relay", str(found.trouble)
+    yield "Application", request.key.transaction.application
+    yield "Batch", str(request.key.batch)
+    yield "Refused", format_time(request.since)
+    if request.trouble is not None:
+        yield "The relay", str(request.trouble)
     else:
-        answer = f"answered {found.status}" if found.status else "no answer"
+        answer = f"answered {request.status}" if request.status else "no answer"
         yield "The partner", answer
-        if answer := quote_answer(found):
+        if answer := quote_answer(request):
             yield "It said", answer
-    yield "Sent again by hand", format_count(found.again, "time")
-    length = format_count(found.length, "character")
-    cut = f"the beginning of {length}: " if found.length > len(found.body) else ""
-    yield "Body", cut + found.body
+    yield "Sent again by hand", format_count(request.again, "time")
+    length = format_count(request.length, "character")
+    cut = f"the beginning of {length}: " if request.length > len(request.body) else ""
+    yield "Body", cut + request.body
 
 
 def prepare_all(reach: Reach, given: Given) -> Act:
@@ -312,17 +315,17 @@ def prepare_all(reach: Reach, given: Given) -> Act:
     if reason := refused.unreadable.get(name):
         raise ParticipantUnavailableError(reason, participant=name)
     listing = refused.listings.get(name)
-    found = [
+    requests = [
         request
         for request in (listing.requests if listing else ())
         if not _is_whole(request) and transaction in (None, request.key.transaction)
     ]
-    count = format_count(len(found), "request")
+    count = format_count(len(requests), "request")
     about = f"{count} of {transaction}" if transaction else count
 
     def run(who: str, reason: str) -> list[Done]:
         done: list[dict[str, Any] | None] = []
-        for request in found:
+        for request in requests:
             try:
                 part = _carry_out("again", request.key, at, request, reach, who, reason)
             except TwoPhaseError as error:
@@ -343,8 +346,8 @@ def prepare_all(reach: Reach, given: Given) -> Act:
         Advice(AGAIN_ALL.command(given), safe=True, effect=effect),
         facts=(("Participant", name), ("Refused there", about)),
         # Of an application, more may be refused at any time.
-        seen=tuple(map(dataclasses.astuple, found)) if transaction else (),
-        gone="" if found else none,
+        seen=tuple(map(dataclasses.astuple, requests)) if transaction else (),
+        gone="" if requests else none,
     )
     return Act(given, "Send all again", name, "its name", lambda: preview, run)
 

@@ -152,7 +152,7 @@ def _resolve_in_log(
 def _deliver(
     reach: Reach, record: TransactionRecord
 ) -> tuple[TransactionRecord, bool, str]:
-    """Deliver once, now; whatever comes of that, what was decided stands."""
+    """Deliver once, now; the decision stands even if that fails."""
     try:
         delivered = reach.deliver(record)
         done, remark = delivered.done, delivered.remark
