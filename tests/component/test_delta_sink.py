@@ -121,6 +121,12 @@ class TestDeltaSink(SinkContract):
         DeltaTable.create(where / "table", schema, mode="ignore")
         return DeltaSink(where / "table")
 
+    def refused(self, where: Path) -> Mapping[str, Any]:
+        amount = pa.field("amount", pa.float64(), nullable=False)
+        schema = pa.schema([("id", pa.int64()), amount])
+        DeltaTable.create(where / "table", schema)
+        return {**self.record(0), "amount": None}
+
     def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
         return rows(where / "table")
 

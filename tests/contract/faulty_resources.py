@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from tracing_2pc.core import content
-from tracing_2pc.core.model import BranchId
+from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.model import BranchId, RejectedRow
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.participant.answers import Answer
@@ -45,6 +48,12 @@ class Case(ResourceContract):
 
     def make_resource(self, where: Path) -> TaggedRows:
         return self.resource(f"sqlite:///{where}/participant.db", "orders")
+
+    def refused(self, where: Path) -> Mapping[str, Any]:
+        columns = "id bigint CHECK (id >= 0) UNIQUE, amount double, tpc_tag bigint"
+        with contextlib.closing(sqlite3.connect(where / "participant.db")) as database:
+            database.execute(f"CREATE TABLE orders_tpc ({columns} NOT NULL)")
+        return {"id": -1, "amount": 0.0}
 
     def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
         return select(f"sqlite:///{where}/participant.db", self.reads)
@@ -92,6 +101,37 @@ class TestShowsWhatIsPrepared(Case):
 
     reads = "orders_tpc"
     fails = "test_prepared_rows_are_invisible"
+
+
+class NamesEachRow(TaggedRows):
+    """Whatever it refuses, and why, each row is to blame."""
+
+    def prepare(self, *request: Any, **more: Any) -> Answer:
+        _, _, ref, *_ = request
+        try:
+            return super().prepare(*request, **more)
+        except RefusalError as error:
+            error.rows = [RejectedRow(n, "", "bad") for n in range(ref.rows)]
+            raise
+
+
+@fails("test_a_row_that_is_refused_is_named")
+class NamesTooMany(NamesEachRow):
+    """Good rows, too."""
+
+
+@fails("test_a_fault_of_the_schema_rejects_no_row")
+class NamesForTheSchema(NamesEachRow):
+    """A deployment empties the table."""
+
+
+@fails("test_a_row_that_nobody_sees_rejects_none[another transaction]")
+class SeesNoHiddenRows(TaggedRows):
+    """It takes a row in doubt for one that is there to stay."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._store._not_shown = None  # type: ignore[attr-defined]
 
 
 @fails("test_a_commit_shows_what_it_names")

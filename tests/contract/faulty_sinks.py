@@ -11,11 +11,13 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tracing_2pc import traced_sink
+from tracing_2pc.core.errors import RejectedRowsError
+from tracing_2pc.core.model import RejectedRow
 from tracing_2pc.testing import SinkContract
 from tracing_2pc.testing.sink_contract import BESIDE
 
@@ -37,6 +39,8 @@ KILLED_LATE = (
 @traced_sink
 class Correct:
     """Rows in a SQLite file; each phase is one local transaction."""
+
+    refuses: ClassVar[Mapping[str, Any] | None] = None
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -115,6 +119,10 @@ class Case(SinkContract):
     def make_sink(self, where: Path) -> Any:
         return self.sink(f"{where}/store.db")
 
+    def refused(self, where: Path) -> Mapping[str, Any] | None:
+        row: Mapping[str, Any] | None = self.sink.refuses
+        return row
+
     def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
         return read("visible", f"{where}/store.db")
 
@@ -161,6 +169,49 @@ class InOneCall(Correct):
 class TestCorrectInOneCall(Case):
     test_a_process_is_killed = None  # type: ignore[assignment] - as of `TestCorrect`
     sink = InOneCall
+
+
+class Refuses(Correct):
+    """It names rows with a negative id."""
+
+    refuses: ClassVar = {"id": -1, "amount": 0.0}
+
+    def pre_commit(self, handle: Any) -> None:
+        if bad := self.bad(handle["rows"]):
+            raise RejectedRowsError([RejectedRow(n, "id", "negative") for n in bad])
+        super().pre_commit(handle)
+
+    def bad(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        return [n for n, row in enumerate(rows) if row.get("id", 0) < 0]
+
+
+class TestRefuses(Case):
+    test_a_process_is_killed = None  # type: ignore[assignment] - as of `TestCorrect`
+    sink = Refuses
+
+
+@fails("test_a_row_that_is_refused_is_named")
+class TakesWhatItRefuses(Refuses):
+    def bad(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        return []
+
+
+@fails("test_a_fault_of_the_schema_rejects_no_row")
+class RejectsForAColumn(Refuses):
+    def bad(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        odd = [n for n, row in enumerate(rows) if "unheard_of" in row]
+        return odd or super().bad(rows)
+
+
+@fails("test_a_row_that_nobody_sees_rejects_none")
+class RejectsForItsOwnTry(Refuses):
+    """Where it looks at all: a row is bad."""
+
+    def bad(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        if not (bad := super().bad(rows)):
+            return []
+        prepared = read("prepared", self.path)
+        return [n for n, row in enumerate(rows) if n in bad or row in prepared]
 
 
 @fails(

@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import faulty_resources
 import pytest
+import sqlalchemy as sa
 from faulty_resources import Case, select
 from support.files import Files
 from support.kinds import sqlite_url
 from support.programs import messages
 from support.relay import Topic, TopicRelay
 
+from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.embedded.addresses import read_address
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
-from tracing_2pc.outbox.relay import read_block
+from tracing_2pc.outbox.records import Record
+from tracing_2pc.outbox.relay import Message, read_block
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.testing import ResourceContract
@@ -67,7 +70,24 @@ class OnPostgresql(ResourceContract):
         return postgres_database
 
 
-class OfTaggedRows(ResourceContract):
+class RefusesRows(ResourceContract):
+    """A table that has a constraint, and ids that are not there twice."""
+
+    key = "id bigint CHECK (id >= 0) UNIQUE"
+    other = "amount double precision"
+    of_table = "orders_tpc", ", tpc_tag bigint NOT NULL DEFAULT 0"
+
+    def refused(self, where: str) -> Mapping[str, Any]:
+        name, more = self.of_table
+        engine = sa.create_engine(where)
+        with engine.begin() as connection:
+            statement = f"CREATE TABLE {name} ({self.key}, {self.other}{more})"
+            connection.exec_driver_sql(statement)
+        engine.dispose()
+        return {**self.record(0), "id": -1}
+
+
+class OfTaggedRows(RefusesRows):
     def make_resource(self, where: str) -> ParticipantEngine:
         return TaggedRows(where, "orders")
 
@@ -115,14 +135,44 @@ class TestRelay(OfOutbox, OnSqlite):
     def make_resource(self, where: str) -> ParticipantEngine:
         return Outbox(where, TopicRelay(Topic()))
 
+    def refused(self, where: str) -> Mapping[str, Any]:
+        return {**self.record(0), "amount": -1}
+
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
         blocks = map(read_block, self.queued(where))
         return [json.loads(value) for block in blocks for _, _, value, _ in block]
 
 
+class NamesNone(TopicRelay):
+    """Says nothing of which record it cannot send."""
+
+    def check(self, records: Iterable[Record]) -> Iterator[Message]:
+        try:
+            yield from super().check(records)
+        except RefusalError as error:
+            error.column = None
+            raise
+
+
 @pytest.mark.ci
-class TestPreparedTransactions(OnPostgresql):
-    """Branches that are ended one by one."""
+class TestRelayThatNamesNone(TestRelay):
+    """Its refusal is one of the branch."""
+
+    names_rows = False
+
+    def make_resource(self, where: str) -> ParticipantEngine:
+        return Outbox(where, NamesNone(Topic()))
+
+
+@pytest.mark.ci
+class TestPreparedTransactions(RefusesRows, OnPostgresql):
+    """Branches that are ended one by one.
+
+    A second row of a key waits there for the first: its table has none.
+    """
+
+    key = "id bigint CHECK (id >= 0)"
+    of_table = "orders", ""
 
     def make_resource(self, where: str) -> ParticipantEngine:
         return PreparedTransactions(where, "orders")
@@ -131,7 +181,7 @@ class TestPreparedTransactions(OnPostgresql):
         return select(where, "orders", "*")
 
 
-class Embedded(ResourceContract):
+class Embedded(RefusesRows):
     """As whoever asks a participant without a service opens it, by its address."""
 
     option = "table"
@@ -159,10 +209,13 @@ class TestEmbeddedPreparedTransactions(Embedded, OnPostgresql):
     """A plain table."""
 
     option = "into"
+    key, of_table = TestPreparedTransactions.key, ("orders", "")
 
 
 class OfLargeRows(ResourceContract):
     """Bodies of 5 MB: written while they arrive on PostgreSQL, spooled on SQLite."""
+
+    other = "note text"
 
     def record(self, n: int) -> Mapping[str, Any]:
         return {"id": n, "note": f"{n} ".ljust(2_500_000, "x")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,9 @@ from tracing_2pc import FileSink, ParticipantSink
 from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.testing import SinkContract
 from tracing_2pc.testing.sink_contract import KILLS
+
+SHOWN = """SELECT id, amount FROM orders_tpc
+WHERE tpc_tag NOT IN (SELECT tag FROM orders_tpc_hidden)"""
 
 CASES = {
     name: case
@@ -75,6 +79,15 @@ class TestParticipantSink(KilledInCi):
     def make_sink(self, where: Service) -> Any:
         return ParticipantSink({"participant": where.url}, token=None, timeout=PATIENT)
 
+    def refused(self, where: Service) -> Mapping[str, Any]:
+        columns = "id bigint CHECK (id >= 0) UNIQUE, amount double, tpc_tag bigint"
+        with contextlib.closing(
+            sqlite3.connect(where.folder / "participant.db")
+        ) as database:
+            database.execute(f"CREATE TABLE orders_tpc ({columns} NOT NULL)")
+            database.execute(f"CREATE VIEW orders AS {SHOWN}")  # it has started before
+        return {**self.record(0), "id": -1}
+
     def visible(self, where: Service) -> Iterable[Mapping[str, Any]]:
         return where.rows()
 
@@ -116,6 +129,11 @@ def test_a_fault_fails_what_it_breaks_and_no_other_promise(tmp_path):
 
 class TestCorrect(faulty_sinks.TestCorrect):
     """A sink in one file passes."""
+
+
+@pytest.mark.ci
+class TestRefuses(faulty_sinks.TestRefuses):
+    """One that names the rows that it refuses passes, too."""
 
 
 @pytest.mark.ci

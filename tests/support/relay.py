@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from support.branches import ONE
 from support.participant import World, database_of, keep, outgoing_of
-from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import BranchId, RequestKey, TransactionId
-from tracing_2pc.core.states import Refusal, RequestState
+from tracing_2pc.core.states import RequestState
 from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.choosing import conflict
 from tracing_2pc.outbox.publisher import Publisher
 from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message, Position, Publication, Readers
@@ -69,10 +69,9 @@ class TopicRelay:
         return self.topic.name
 
     def check(self, records: Iterable[Record]) -> Iterator[Message]:
-        for record in records:
+        for row, record in enumerate(records):
             if record.values.get("amount") == -1:
-                detail = "no message can be sent: column amount: it is -1"
-                raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
+                raise conflict(f"record {row}, column amount: it is -1", "amount")
             yield Message("totals", str(record.values.get("id")), record.text)
 
     def take_over(self, journal: str, *, must_exist: bool = False) -> Position | None:

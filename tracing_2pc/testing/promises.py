@@ -56,6 +56,49 @@ class Contract:
         """Return the n-th row, different from all others. Override it for columns."""
         return {"id": n, "amount": 1.5 * n}
 
+    names_rows = True
+    """Whether rows that are refused are named; False: they are a vote to abort."""
+
+    def refused(self, where: Any) -> Mapping[str, Any] | None:
+        """Let the place refuse a row by its values, and return it: one like `record`'s.
+
+        Called before anything else is made there. Give the store a unique key, too, if
+        it can have one: then rows that no reader sees exclude others. None: it takes
+        each row, and the tests of refused rows are skipped.
+        """
+        return None
+
+    @pytest.fixture
+    def refused_row(self, where: Any) -> Mapping[str, Any]:
+        """Return the row that the place refuses; skip the test if there is none."""
+        if (row := self.refused(where)) is None:
+            pytest.skip("it refuses no row: see `refused`")
+        return row
+
+    def expect_named(self, named: Sequence[int] | None, wanted: Sequence[int]) -> None:
+        """Compare the rows that a refusal has named; None: it was a vote to commit."""
+        wanted = wanted if self.names_rows else ()
+        if named is None:
+            broken(
+                "A branch with a row that is refused was voted commit: a row that the "
+                "store cannot keep is a vote to abort"
+            )
+        if list(named) != list(wanted):
+            broken(
+                f"A branch of which row {wanted} is refused named rows {list(named)}. "
+                "Name each row without which the others would be taken, by its number "
+                "in the branch, and no other; or say `names_rows = False`, name none"
+            )
+
+    def expect_good(self, named: Sequence[int] | None, bad: Sequence[int]) -> None:
+        """Fail if a row is named that the store would take."""
+        if wrong := sorted(set(named or ()) - {*bad}):
+            broken(
+                f"Rows {wrong} were named, and are not to blame: what is in their way "
+                "is a row that no reader sees, which may go away, or the table's "
+                "columns. Refuse the branch without naming a row, or say not now"
+            )
+
     @pytest.fixture
     def where(self, tmp_path: Path) -> Any:
         """Return where rows are kept: an empty folder."""

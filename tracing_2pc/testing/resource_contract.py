@@ -14,7 +14,7 @@ import itertools
 import operator
 import pickle
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,6 +159,49 @@ class ResourceContract(Contract):
         """Return the place, of which no process has made anything yet."""
         with contextlib.closing(World(self, where)) as world:
             yield world
+
+    # Rows that it refuses
+
+    def test_a_row_that_is_refused_is_named(
+        self, refused_row: Mapping[str, Any], world: World
+    ) -> None:
+        """It and no other; nothing is prepared by the search, and the others land."""
+        process, case = world.start(), world.case()
+        good = [*case.one.records, *world.branch().records]
+        asked = Branch("0.1", [*good[:2], refused_row, *good[2:]])
+        self.expect_named(process.rejected(case.id(), asked), [2])
+        expect_list(process, case, when="After a branch was refused")
+        others = Branch("0.2", good)
+        if self.names_rows and process.rejected(case.id(), others) is not None:
+            broken("Without the rows that it has named a branch was refused again")
+        answer = process.prepare(case.id(), others)
+        expect_answer(answer, PREPARED, "A prepare of the others", TABLE)
+        process.commit(case.id(), others)
+        world.expect(others, when="After a commit of the others", promise=ONCE)
+
+    @pytest.mark.parametrize("whose", ["an earlier try", "another transaction"])
+    def test_a_row_that_nobody_sees_rejects_none(
+        self, refused_row: Mapping[str, Any], world: World, whose: str
+    ) -> None:
+        """Prepared rows, equal to those of a branch, get no row of it rejected."""
+        process, case = world.start(), world.case()
+        attempt = 1 if whose == "an earlier try" else 2
+        process.prepare(case.id(), case.one)
+        asked = Branch("0.7", [*case.one.records, refused_row])
+        self.expect_good(process.rejected(case.id(7, attempt), asked), [2])
+
+    def test_a_fault_of_the_schema_rejects_no_row(
+        self, refused_row: Mapping[str, Any], world: World
+    ) -> None:
+        """A column that is not there, or is one too many, is the fault of no row."""
+        process, case = world.start(), world.case()
+        commit(process, case)
+        more = [{**row, "unheard_of": 1} for row in world.branch().records]
+        first, *_ = refused_row
+        less = [{n: v for n, v in row.items() if n != first} for row in more]
+        for records in (more, less):
+            named = process.rejected(case.id(8), Branch("0.1", records))
+            self.expect_good(named, [])
 
     # What each request promises
 

@@ -24,6 +24,7 @@ from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
 from tracing_2pc.testing.promises import Records, broken
 
 _NAME: Final = "participant"
+_MOST_NAMED: Final = 9
 _LONGEST: Final = 120.0
 """Seconds for which "not now" is asked again; only what hangs takes so long."""
 
@@ -87,6 +88,24 @@ class ResourceClient:
         at = TransactionId.parse(id_)
         asked = functools.partial(self.engine.prepare, at, _NAME, ref, body, Carrier())
         return self._once(f"prepare of {id_}", asked)
+
+    def rejected(self, id_: str, branch: Branch) -> list[int] | None:
+        """Send a branch, asked to name rows; return them, None for a vote to commit."""
+        stream, length = io.BytesIO(branch.body), len(branch.body)
+        body = Body(stream, length, content.ARROW, branch.ref.digest)
+        at, named = TransactionId.parse(id_), list[int]()
+
+        def ask() -> Answer:
+            try:
+                return self.engine.prepare(
+                    *(at, _NAME, branch.ref, body, Carrier()), name_rows=_MOST_NAMED
+                )
+            except RefusalError as error:
+                named.extend(rejected.row for rejected in error.rows)
+                raise
+
+        answer = self._once(f"prepare of {id_}", ask)
+        return None if answer.refusal is None else named
 
     def commit(
         self, id_: str, *branches: Branch, forgotten_through: int | None = None

@@ -189,6 +189,53 @@ class SinkContract(Contract):
                 check_job(sink, application)
             yield World(self, where, SinkJob(sink, log, application))
 
+    # Rows that it refuses
+
+    def test_a_row_that_is_refused_is_named(
+        self, refused_row: Mapping[str, Any], world: World
+    ) -> None:
+        """It and no other, by its number in the branch; the others land."""
+        branches = world.branches(0, "0.2", "1.2")
+        good = [row for rows in branches.values() for row in rows]
+
+        def write(tasks: Tasks) -> Sequence[Receipt]:
+            asked = [*good[:2], refused_row, *good[2:]]
+            self.expect_named(tasks.rejected("0.1", asked), [2])
+            return tasks.write_all(branches)
+
+        world.apply(0, write)
+        promise = "A branch without the rows that were named is another one: take it"
+        world.expect(branches, when="After a commit of the others", promise=promise)
+
+    def test_a_row_that_nobody_sees_rejects_none(
+        self, refused_row: Mapping[str, Any], world: World
+    ) -> None:
+        """What an earlier try of the task has prepared gets no row rejected."""
+        branches = world.branches(0, "0.1")
+
+        def write(tasks: Tasks) -> None:
+            tasks.write_all(branches)
+            named = tasks.rejected("0.7", [*branches["0.1"], refused_row])
+            self.expect_good(named, [2])
+
+        world.fail(0, write)
+
+    def test_a_fault_of_the_schema_rejects_no_row(
+        self, refused_row: Mapping[str, Any], world: World
+    ) -> None:
+        """A column that is not there, or is one too many, is the fault of no row."""
+        world.write(0, "0.1")
+        (rows,) = world.branches(1, "0.1").values()
+        first, *_ = refused_row
+        more = [{**row, "unheard_of": 1} for row in rows]
+        less = [{n: v for n, v in row.items() if n != first} for row in rows]
+
+        def write(tasks: Tasks) -> None:
+            for branch, records in (("0.1", more), ("0.2", less)):
+                self.expect_good(tasks.rejected(branch, records), [])
+
+        world.fail(1, write)
+
     # What it is
 
     def test_it_has_every_phase(self, world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import pickle
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tracing_2pc.core.errors import CommitPendingError
+from tracing_2pc.core.errors import CommitPendingError, RejectedRowsError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.core.settings import Settings
@@ -33,6 +34,8 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 if TYPE_CHECKING:
     from tracing_2pc.testing.promises import Records  # needs pytest
 
+logger = logging.getLogger(__name__)
+
 Receipts = tuple[Receipt, ...]
 
 KILLS: Final = {
@@ -50,6 +53,8 @@ KILLS: Final = {
 AT_ONCE: Final = 4  # jobs that commit in the same moment
 
 _PAUSE: Final = 0.001  # seconds between two looks whether all of them have come
+
+_MOST_NAMED: Final = 9  # rows of a branch, and one more
 
 _TRIES: Final = 10  # a sink that is busy says "not now"
 
@@ -74,6 +79,29 @@ class Tasks:
     def write(self, branch: str, records: Iterable[Mapping[str, Any]]) -> Receipts:
         """Run a task: a branch of its own, of which each record is an Arrow batch."""
         return self.write_arrow(branch, map(as_arrow, records))
+
+    def rejected(self, branch: str, records: Records) -> list[int] | None:
+        """Run a task of a job that has `rejects`; return the rows that are named.
+
+        None: it votes commit. The branch is dropped.
+        """
+        import pyarrow as pa
+
+        context = self._context(branch)
+        opened = Branch(
+            self.sink, dataclasses.replace(context, rejects_at_most=_MOST_NAMED)
+        )
+        try:
+            opened.write(pa.RecordBatch.from_pylist([dict(r) for r in records]))
+            opened.prepare()
+        except RejectedRowsError as error:
+            return [rejected.row for rejected in error.rows]
+        except Exception:
+            logger.exception("a branch was refused: branch=%s", branch)
+            return []
+        finally:
+            opened.abort()
+        return None
 
     def write_arrow(self, branch: str, batches: Iterable[Any]) -> Receipts:
         """Run a task over Arrow batches."""
