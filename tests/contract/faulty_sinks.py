@@ -19,6 +19,7 @@ from tracing_2pc import traced_sink
 from tracing_2pc.core.errors import RejectedRowsError
 from tracing_2pc.core.model import RejectedRow
 from tracing_2pc.testing import SinkContract
+from tracing_2pc.testing.promises import _OF_REFUSED
 from tracing_2pc.testing.sink_contract import BESIDE
 
 PATIENT, PAUSE = 600.0, 0.05
@@ -39,8 +40,6 @@ KILLED_LATE = (
 @traced_sink
 class Correct:
     """Rows in a SQLite file; each phase is one local transaction."""
-
-    refuses: ClassVar[Mapping[str, Any] | None] = None
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -119,10 +118,6 @@ class Case(SinkContract):
     def make_sink(self, where: Path) -> Any:
         return self.sink(f"{where}/store.db")
 
-    def refused(self, where: Path) -> Mapping[str, Any] | None:
-        row: Mapping[str, Any] | None = self.sink.refuses
-        return row
-
     def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
         return read("visible", f"{where}/store.db")
 
@@ -136,7 +131,8 @@ def fails(*tests: str) -> Callable[[type[Any]], type[Any]]:
     def add(sink: type[Any]) -> type[Any]:
         about = {"sink": sink, "fails": tests, "__module__": __name__}
         name = f"Test{sink.__name__}"
-        globals()[name] = type(name, (Case,), about)
+        kit = TestRefuses if tests[0] in _OF_REFUSED else Case
+        globals()[name] = type(name, (kit,), about)
         return sink
 
     return add
@@ -174,8 +170,6 @@ class TestCorrectInOneCall(Case):
 class Refuses(Correct):
     """It names rows with a negative id."""
 
-    refuses: ClassVar = {"id": -1, "amount": 0.0}
-
     def pre_commit(self, handle: Any) -> None:
         if bad := self.bad(handle["rows"]):
             raise RejectedRowsError([RejectedRow(n, "id", "negative") for n in bad])
@@ -188,6 +182,9 @@ class Refuses(Correct):
 class TestRefuses(Case):
     test_a_process_is_killed = None  # type: ignore[assignment] - as of `TestCorrect`
     sink = Refuses
+
+    def refused(self, where: Path) -> Mapping[str, Any]:
+        return {"id": -1, "amount": 0.0}
 
 
 @fails("test_a_row_that_is_refused_is_named")

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import pytest
 
@@ -42,6 +42,13 @@ def expect_rows(
         )
 
 
+_OF_REFUSED: Final = (
+    "test_a_row_that_is_refused_is_named",
+    "test_a_row_that_nobody_sees_rejects_none",
+    "test_a_fault_of_the_schema_rejects_no_row",
+)
+
+
 class Contract:
     """What the kits share: where what is tested keeps its rows, and which they are."""
 
@@ -59,21 +66,32 @@ class Contract:
     names_rows = True
     """Whether rows that are refused are named; False: they are a vote to abort."""
 
-    def refused(self, where: Any) -> Mapping[str, Any] | None:
+    _left_out: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Leave out the tests of refused rows where `refused` is not defined."""
+        super().__init_subclass__()
+        tests = {n: getattr(cls, n) for n in _OF_REFUSED if n not in vars(cls)}
+        if cls.refused is not Contract.refused:
+            tests = {n: cls._left_out.get(n, test) for n, test in tests.items()}
+        elif any(tests.values()):
+            cls._left_out, tests = tests, dict.fromkeys(tests)
+        for name, test in tests.items():
+            setattr(cls, name, test)
+
+    def refused(self, where: Any) -> Mapping[str, Any]:
         """Let the place refuse a row by its values, and return it: one like `record`'s.
 
         Called before anything else is made there. Give the store a unique key, too, if
-        it can have one: then rows that no reader sees exclude others. None: it takes
-        each row, and the tests of refused rows are skipped.
+        it can have one: then rows that no reader sees exclude others. If it is not
+        defined, the tests of refused rows are left out.
         """
-        return None
+        raise NotImplementedError(f"{type(self).__name__}: define refused(where)")
 
     @pytest.fixture
     def refused_row(self, where: Any) -> Mapping[str, Any]:
-        """Return the row that the place refuses; skip the test if there is none."""
-        if (row := self.refused(where)) is None:
-            pytest.skip("it refuses no row: see `refused`")
-        return row
+        """Return the row that the place refuses."""
+        return self.refused(where)
 
     def expect_named(self, named: Sequence[int] | None, wanted: Sequence[int]) -> None:
         """Compare the rows that a refusal has named; None: it was a vote to commit."""
