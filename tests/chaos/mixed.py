@@ -29,7 +29,7 @@ from confluent_kafka import KafkaException
 from deltalake import DeltaTable
 from support.nats import Nats
 from support.programs import descendants
-from support.spark import ROWS, numbers_of, write_numbers
+from support.spark import ROWS, write_numbers
 from support.telemetry import PATH, TESTS
 from support.transports import SERVE, TRANSPORTS
 from support.waiting import SOON, until
@@ -44,6 +44,9 @@ from tracing_2pc.testing import Fault, FaultProxy
 WAYS: Final = ("foreachBatch", "source", "routes", "scheduler")
 PLACES: Final = ("parquet", "lines", "delta", "own")
 """What is no service: two folders, a table, and a sink of one's own."""
+
+REFUSED: Final = {"a": (7, 11, 3), "b": (5, 13, 4), "own": (3, 17, 2)}
+"""A member that refuses rows takes no value with `value * x % y = z`."""
 
 _APPLICATION = "support.service:create_app()"
 _TOKEN: Final = "job-token-0123456789"
@@ -65,6 +68,7 @@ class Plan:
         topic: whether there is a relay to Kafka.
         clocks: whether clocks of services and of PostgreSQL jump.
         embedded: whether b and the topic have no service: the job opens them.
+        rejects: whether members refuse rows, for which there is a table of its own.
     """
 
     way: str
@@ -74,6 +78,7 @@ class Plan:
     topic: bool = False
     clocks: bool = False
     embedded: bool = False
+    rejects: bool = False
 
     @classmethod
     def drawn(cls, chance: random.Random, number: int) -> Plan:
@@ -88,14 +93,26 @@ class Plan:
             chance.random() < 0.5 and "TPC_KAFKA" in os.environ,
             chance.random() < 0.5 and shutil.which("gcc") is not None,
             chance.random() < 0.5,
+            chance.random() < 0.5,
         )
 
     def members(self) -> list[str]:
         """Say what it has, in words that can be counted."""
         more = {"RocksDB": self.state, "Kafka": self.topic, "clocks": self.clocks}
+        more["rejects"] = self.rejects
         drawn = [name for name, has in more.items() if has]
         b = "embedded" if self.embedded else self.transport
         return [self.way, f"b by {b}", *self.places, *drawn]
+
+    @property
+    def refusing(self) -> dict[str, tuple[int, int, int]]:
+        """Return the members that refuse rows, in their order, and which."""
+        here = {"a", "b", *self.places} if self.rejects else set()
+        return {name: which for name, which in REFUSED.items() if name in here}
+
+    def refused_by(self, value: int) -> list[str]:
+        """Name the members that refuse a row."""
+        return [n for n, (x, y, z) in self.refusing.items() if value * x % y == z]
 
 
 class Mixed(Place):
@@ -115,6 +132,11 @@ class Mixed(Place):
         self._databases = {name: made(url, name) for name in names}
         super().__init__(url, log, "mixed")
         self.journals += self._databases.items()
+        self._rejected = made(url, "rejected") if plan.rejects else ""
+        if plan.rejects:
+            self.journals.append(("rejected", self._rejected))
+            for name in "ab":
+                self._constrain(name)
         self._folder, self._plan, self._fed = folder, plan, 0
         self.checkpoint = folder / "checkpoint"
         self._clock = folder / "clock"
@@ -165,9 +187,25 @@ class Mixed(Place):
         recover = [sys.executable, "-m", "tracing_2pc", "recover"]
         self._recovery = Process("recovery", recover, folder / "recovery.log")
 
+    def _constrain(self, name: str) -> None:
+        """Make a member's table, which refuses rows; a may not have one of them twice.
+
+        So no row of an earlier attempt, and none of a task that was tried again, may
+        get a good row rejected.
+        """
+        x, y, z = REFUSED[name]
+        columns = "value bigint, part bigint, slot bigint, tpc_tag bigint NOT NULL, "
+        columns += f"CHECK (value * {x} % {y} <> {z}), "
+        columns += {
+            "a": "UNIQUE (value)",
+            "b": "tpc_application varchar(40) NOT NULL, tpc_batch bigint NOT NULL",
+        }[name]
+        with psycopg.connect(_plain(self._databases[name])) as connection:
+            connection.execute(f"CREATE TABLE numbers_tpc ({columns})")
+
     def _addresses(self) -> dict[str, str]:
         """Return those of what has no service."""
-        urls = {n: u.replace("+psycopg", "") for n, u in self._databases.items()}
+        urls = {name: _plain(url) for name, url in self._databases.items()}
         addresses = {"b": with_options(urls["b"], {"table": "numbers", "key": "slot"})}
         if self._broker is not None:
             topic = f"kafka://{self._broker.address}/topic1"
@@ -181,9 +219,7 @@ class Mixed(Place):
     def _environment(self, name: str, **options: str) -> dict[str, str]:
         wrong = _wrong_clock(self._clock) if self._plan.clocks else {}
         database, tokens = self._databases[name], str(self._tokens)
-        address = with_options(
-            database.replace("+psycopg", ""), {"table": "numbers", **options}
-        )
+        address = with_options(_plain(database), {"table": "numbers", **options})
         own = {"DATABASE": database, "TOKENS": tokens, "TPC_TOKENS_FILE": tokens}
         own["TPC_PARTICIPANTS"] = f"ledger={address}"
         return {"PYTHONPATH": PATH, "WEB_CONCURRENCY": "2", **own, **wrong}
@@ -194,8 +230,12 @@ class Mixed(Place):
         with self._proxy, super().running():
             services = {name: s.url for name, s in self.services.items()}
             services |= {"a": self._proxy.url, "b": self._b} | self._embedded
+            if self._rejected:
+                table = {"table": "rejected"}
+                services["rejected"] = with_options(_plain(self._rejected), table)
             plan = dataclasses.asdict(self._plan)
             about = {**plan, "services": services, "log": self.log}
+            about["refuses"] = self._plan.refusing.get("own")
             (self._folder / "plan.json").write_text(json.dumps(about))
             if self._broker is not None:
                 self.others["broker"].start()
@@ -313,7 +353,7 @@ class Mixed(Place):
             self._feed()
             super().settle()
         if self._broker is not None:
-            until(lambda: not numbers_of(self._fed) - self._sent())
+            until(lambda: not self._wanted()["topic"] - self._sent())
 
     def _broker_answers(self) -> bool:
         assert self._broker is not None
@@ -344,23 +384,42 @@ class Mixed(Place):
 
     def faults(self) -> tuple[str, ...]:
         """Compare what each reader sees with what was fed."""
-        wanted = numbers_of(self._fed)
-        newest = Counter(range(ROWS * (self._fed - 1), ROWS * self._fed))
+        wanted = self._wanted()
         seen = {
             name: readers.read(name, self._folder / name) for name in self._plan.places
         }
         for name in "ab":
-            with psycopg.connect(self._databases[name].replace("+psycopg", "")) as a:
+            with psycopg.connect(_plain(self._databases[name])) as a:
                 seen[name] = readers.table(a)
+        if self._rejected:
+            with psycopg.connect(_plain(self._rejected)) as rejected:
+                seen["rejected"] = readers.rejected(rejected)
         if self._broker is not None:
             seen["topic"] = self._records()
         return tuple(
             line
             for name, found in seen.items()
-            for line in readers.differences(
-                name, found, newest if name == "b" else wanted
-            )
+            for line in readers.differences(name, found, wanted[name])
         )
+
+    def _wanted(self) -> dict[str, Counter[Any]]:
+        """Say what is at each member: a row that one refuses is at none, and rejected.
+
+        By routes each has rows of its own: then it is at the others.
+        """
+        plan, numbers = self._plan, range(ROWS * self._fed)
+        refusing = {value: plan.refused_by(value) for value in numbers}
+        wanted: dict[str, Counter[Any]] = {}
+        for name in ("a", "b", "topic", *plan.places):
+            own = {name} if plan.way == "routes" else set(plan.refusing)
+            wanted[name] = Counter(v for v in numbers if not own & {*refusing[v]})
+        newest = {value % 10: value for value in sorted(wanted["b"])}  # by its key
+        wanted["b"] = Counter(newest.values())
+        first = slice(None) if plan.way == "routes" else slice(1)
+        wanted["rejected"] = Counter(
+            (name, value) for value in numbers for name in refusing[value][first]
+        )
+        return wanted
 
 
 class _Serving(Service):
@@ -384,6 +443,11 @@ class _Gunicorn(_Serving):
             *(sys.executable, "-m", "gunicorn", "--bind", f"127.0.0.1:{port}"),
             *("--config", "python:tracing_2pc.http.gunicorn_conf", _APPLICATION),
         ]
+
+
+def _plain(url: str) -> str:
+    """Return a URL of SQLAlchemy's as PostgreSQL has it."""
+    return url.replace("+psycopg", "")
 
 
 def _build_clock(folder: Path) -> None:

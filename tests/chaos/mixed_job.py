@@ -19,6 +19,8 @@ from support.waiting import PAUSE
 
 from participants.job import tick
 from tracing_2pc import DeltaSink, FileSink, ParticipantSink
+from tracing_2pc.core.errors import RejectedRowsError
+from tracing_2pc.core.model import RejectedRow
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.spark import TwoPhaseCommitDataSource, two_phase_commit
 
@@ -28,12 +30,32 @@ ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 COLUMNS = "value", "value % 3 AS part", "value % 10 AS slot"
 
 
+class Picky(Folder):
+    """Refuses some numbers."""
+
+    def __init__(self, path, name, which):
+        super().__init__(path, name)
+        self.which = which
+
+    def pre_commit(self, handle):
+        x, y, z = self.which
+        odd = [n for n, value in enumerate(handle["rows"]) if value * x % y == z]
+        if odd:
+            raise RejectedRowsError([RejectedRow(n, "value", "odd") for n in odd])
+        super().pre_commit(handle)
+
+
 def sinks(plan, folder, services):
+    which = plan["refuses"]
     made = {
         "parquet": lambda: FileSink(folder / "parquet", "parquet", "part", "parquet"),
         "lines": lambda: FileSink(folder / "lines", "json", name="lines"),
         "delta": lambda: DeltaSink(folder / "delta"),
-        "own": lambda: Folder(folder / "own", "own"),
+        "own": lambda: (
+            Picky(folder / "own", "own", which)
+            if which
+            else Folder(folder / "own", "own")
+        ),
     }
     return [services, *(made[name]() for name in plan["places"])]
 
@@ -53,6 +75,8 @@ class Mixed(TwoPhaseCommitDataSource):
 def about(**more):
     participants = ",".join(f"{name}={url}" for name, url in PLAN["services"].items())
     given = {"application": "mixed", "log": PLAN["log"], "participants": participants}
+    if PLAN["rejects"]:
+        given["rejects"] = "rejected"
     return {**given, "folder": str(FOLDER), "plan": json.dumps(PLAN), **more}
 
 
@@ -85,13 +109,14 @@ def by_stream(spark):
         writer = writer.format("mixed").options(**about())
     else:
         services = ParticipantSink(PLAN["services"], token=Settings.load().token)
-        names = [*PLAN["services"], *PLAN["places"]]
+        names = [n for n in (*PLAN["services"], *PLAN["places"]) if n != "rejected"]
         routes = {name: lambda numbers: numbers.where("value >= 0") for name in names}
         callback = two_phase_commit(
             sinks(PLAN, FOLDER, services),
             application="mixed",
             log=PLAN["log"],
             routes=routes if PLAN["way"] == "routes" else None,
+            rejects="rejected" if PLAN["rejects"] else None,
         )
         writer = writer.foreachBatch(callback)
     writer = writer.option("checkpointLocation", f"{FOLDER}/checkpoint")

@@ -19,6 +19,12 @@ def table(connection: Any) -> Counter[Any]:
     return Counter(value for (value,) in rows)
 
 
+def rejected(connection: Any) -> Counter[Any]:
+    """Count who rejected which number, in the table of rejected rows."""
+    rows = connection.execute("SELECT participant, record FROM rejected").fetchall()
+    return Counter((who, json.loads(record)["value"]) for who, record in rows)
+
+
 def lines(folder: Path) -> Counter[Any]:
     """Count those of a folder of JSON, an object a line."""
     texts = [file.read_text() for file in _visible(folder, "*.json")]

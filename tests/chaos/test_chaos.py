@@ -62,11 +62,16 @@ class Tampered(Mixed):
         path = next(action["add"]["path"] for action in actions if "add" in action)
         last = log / f"{len(texts):020}.json"
         last.write_text(json.dumps({"remove": {"path": path}}))
-        for name in "ab":
-            url = self._databases[name].replace("+psycopg", "")
-            with psycopg.connect(url) as connection:
-                newest = "(SELECT max(value) FROM numbers)"
-                connection.execute(f"DELETE FROM numbers_tpc WHERE value = {newest}")
+        of_numbers = (
+            "DELETE FROM numbers_tpc WHERE value = (SELECT max(value) FROM numbers)"
+        )
+        for database, statement in (
+            (self._databases["a"], of_numbers),
+            (self._databases["b"], of_numbers),
+            (self._rejected, "DELETE FROM rejected_tpc WHERE record LIKE '%: 2,%'"),
+        ):
+            with psycopg.connect(database.replace("+psycopg", "")) as connection:
+                assert connection.execute(statement).rowcount
         return (*(f"before: {fault}" for fault in before), *super().faults())
 
 
@@ -74,13 +79,14 @@ class Tampered(Mixed):
 @pytest.mark.spark
 def test_what_is_planted_at_any_member_of_a_round_is_seen():
     """Services, folders, a Delta table and a sink of one's own, in one transaction that
-    keeps state: some kills cost nothing; then each oracle sees a fault of its own."""
+    keeps state, and a table of the rows that they refuse: some kills cost nothing; then
+    each oracle sees a fault of its own."""
     lines: list[str] = []
-    plan = Plan("foreachBatch", "grpc", PLACES, state=True)
+    plan = Plan("foreachBatch", "grpc", PLACES, state=True, rejects=True)
     make = partial(Tampered, plan=plan)
     result = one_round(AT_LAST / 60, random.Random(7), lines.append, make, most=4)
     seen = {fault.partition(":")[0] for fault in result.faults}
-    assert seen == {"a", "b", *PLACES}, "\n".join([*lines, *result.faults])
+    assert seen == {"a", "b", "rejected", *PLACES}, "\n".join([*lines, *result.faults])
     assert any("parquet: doubled" in fault for fault in result.faults)
     assert any("delta: lost" in fault for fault in result.faults)
     shutil.rmtree(result.kept)

@@ -76,6 +76,21 @@ def test_a_reader_of_a_service_sees_what_is_lost_and_doubled():
     assert found == ["a: lost: 2", "a: doubled or foreign: 1"]
 
 
+def test_a_reader_of_rejected_rows_sees_what_is_lost_and_doubled():
+    """By who rejected each."""
+    connection: Any = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE rejected (participant, record)")
+    rows = [("a", '{"value": 1}'), ("b", '{"value": 1}'), ("b", '{"value": 2}')]
+    connection.executemany("INSERT INTO rejected VALUES (?, ?)", rows)
+    wanted = Counter([("a", 1), ("b", 2), ("b", 3)])
+    found = [*readers.differences("rejected", readers.rejected(connection), wanted)]
+    connection.close()
+    assert found == [
+        "rejected: lost: ('b', 3)",
+        "rejected: doubled or foreign: ('b', 1)",
+    ]
+
+
 def test_a_reader_of_a_topic_sees_what_is_lost_and_doubled():
     records = [b'{"value": 0}', b'{"value": 1}', b'{"value": 1}']
     found = list(readers.differences("t", readers.topic(records), Counter(range(3))))
@@ -88,7 +103,7 @@ def test_a_seed_draws_the_same_members_again_and_each_of_them_in_time():
     assert drawn == [Plan.drawn(random.Random(f"7.{n}"), n) for n in range(100)]
     assert {plan.way for plan in drawn[:4]} == set(WAYS)
     members = {member for plan in drawn for member in plan.members()}
-    expected = {*WAYS, "parquet", "lines", "delta", "own", "RocksDB"}
+    expected = {*WAYS, "parquet", "lines", "delta", "own", "RocksDB", "rejects"}
     expected |= {f"b by {transport}" for transport in ("http", "grpc", "nats")}
     assert expected <= members
 
