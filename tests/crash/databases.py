@@ -1,4 +1,4 @@
-"""Databases for one run after another: new files, or three that are emptied."""
+"""Databases for one run after another: new files, or some that are emptied."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 from support.postgres import named, roll_back_prepared
 
-NAMES = ("log", "ledger", "notifier")
+NAMES = ("log", "ledger", "notifier", "rejected")
 
 
 def sqlite(folder: Path) -> dict[str, str]:
@@ -16,7 +16,7 @@ def sqlite(folder: Path) -> dict[str, str]:
 
 
 class PostgreSQL:
-    """Three databases in a server that this harness started.
+    """Databases in a server that this harness started.
 
     Args:
         url: of its first database.

@@ -14,6 +14,9 @@ from tracing_2pc.participant.engine import ParticipantEngine
 TABLE = "numbers"
 """What readers of a ledger SELECT from."""
 
+REFUSED = 2
+"""A ledger that refuses rows takes no value with this remainder, by 4."""
+
 TIMEOUT, LEASE = 0.5, 1.5
 """An outbox whose sender was killed is silent for its lease: a short one."""
 
@@ -32,6 +35,16 @@ class Kind:
     database: str
     ledger: Callable[[str], ParticipantEngine]
     transport: str = "http"
+
+
+def constrained(kind: Kind) -> str:
+    """Return the statement that makes a ledger's table, which refuses rows."""
+    assert isinstance(kind.ledger, partial)
+    name, tag = f"{TABLE}_tpc", ", tpc_tag bigint NOT NULL DEFAULT 0"
+    if kind.ledger.func is PreparedTransactions:
+        name, tag = TABLE, ""
+    columns = "application text, batch bigint, value bigint, text text"
+    return f"CREATE TABLE {name} ({columns}{tag}, CHECK (value % 4 <> {REFUSED}))"
 
 
 def outbox(url: str, partner: str) -> ParticipantEngine:

@@ -32,6 +32,8 @@ class Places:
         table: what readers of the ledger SELECT from.
         partner: URL of the partner's list of notifications.
         files: a folder that is a participant, too; None where there is none.
+        refused: values with this remainder, by 4, are in the table of rejected rows,
+            in the database `rejected`, and nowhere else; None where there is none.
     """
 
     source: Path
@@ -40,6 +42,7 @@ class Places:
     table: str
     partner: str
     files: Path | None = None
+    refused: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +69,16 @@ def judge(places: Places, unfinished: int) -> Verdict:
     if places.files is not None:
         held["files"] = files(places.files)
         left = sum(1 for _ in places.files.glob(".tpc/*"))
-    verdict = compare(expected(places.source), held)
+    wanted = expected(places.source)
+    refused = Counter(r for r in wanted.elements() if r[2] % 4 == places.refused)
+    verdict = compare(wanted - refused, held)
+    if places.refused is not None:
+        kept = compare(refused, {"rejected": rejected(places)})
+        verdict = dataclasses.replace(
+            verdict,
+            lost=verdict.lost + kept.lost,
+            duplicated=verdict.duplicated + kept.duplicated,
+        )
     stuck = sum(open_work(places)) + left + unfinished
     return dataclasses.replace(verdict, stuck=stuck)
 
@@ -110,6 +122,26 @@ def ledger(places: Places) -> Counter[Record]:
             )
         )
         return Counter(tuple(row) for row in rows)
+
+
+def rejected(places: Places) -> Counter[Record]:
+    """Return what is in the table of rejected rows."""
+    with _reading(places.databases["rejected"]) as connection:
+        if "rejected" not in _tables(connection):
+            return Counter()
+        texts = connection.execute(sa.text("SELECT record FROM rejected")).scalars()
+        rows = [json.loads(text) for text in texts]
+    return Counter(
+        (row["application"], row["batch"], row["value"], len(row["text"]))
+        for row in rows
+    )
+
+
+def write(url: str, statement: str) -> None:
+    """Change a database."""
+    with _reading(url) as connection:
+        connection.execute(sa.text(statement))
+        connection.commit()
 
 
 def notifications(places: Places) -> Counter[Record]:

@@ -10,12 +10,11 @@ from crash.kinds import KINDS, SERVED
 from crash.roles import AFTER_TASKS, BEFORE_TASKS
 from tracing_2pc.core.names import FAILPOINTS
 
-_ELSEWHERE = ("relay.", "inbox.", "launch.", "rejects.", "iceberg.")
+_ELSEWHERE = ("relay.", "inbox.", "launch.", "iceberg.")
 
 HERE = {p: None for p in FAILPOINTS if not p.startswith(_ELSEWHERE)}.keys()
 """Failpoints of a job; `brokers/` kills relays, `test_gateway_killed.py` inboxes,
-`launch/` launches, `test_script_killed.py` who rejects rows, `test_iceberg_sink.py`
-who writes to a lake."""
+`launch/` launches, `test_iceberg_sink.py` who writes to a lake."""
 
 OUTSIDE = {
     "log.in_commit": "SQLite: the driver dies in the flush of its decision",
@@ -55,6 +54,7 @@ class Scenario:
         raises: one task raises, once.
         takes_driver: an executor's failpoint kills the driver.
         files: a folder of files is a third participant.
+        rejects: the ledger refuses some rows, for which there is a table.
         kinds: of participants, in turn.
     """
 
@@ -70,6 +70,7 @@ class Scenario:
     raises: bool = False
     takes_driver: bool = False
     files: bool = False
+    rejects: bool = False
     kinds: tuple[str, ...] = tuple(KINDS)
 
     def variants(self, runs: int, first: int = 0) -> list[Variant]:
@@ -165,6 +166,16 @@ def _embedded() -> list[Scenario]:
     ]
 
 
+def _rejects(name: str) -> list[Scenario]:
+    point = f"rejects.{name}"
+    lives: list[dict[str, Any]] = [
+        {"ends": REPLACED},
+        {"ends": UNHARMED, "retries": True},
+        {"ends": KILLED, "takes_driver": True},
+    ]
+    return [Scenario(point, EXECUTOR, MIDDLE, rejects=True, **how) for how in lives]
+
+
 def _files(name: str, times: tuple[int, ...] = MIDDLE) -> Scenario:
     return Scenario(f"files.{name}", DRIVER, times, ends=KILLED, files=True)
 
@@ -250,6 +261,10 @@ _TABLE: tuple[Scenario, ...] = (
     _aborting("before_abort"),
     _aborting("after_abort"),
     *_embedded(),
+    *_rejects("after_refusal"),
+    *_rejects("before_rewrite"),
+    *_rejects("before_keeping"),
+    *_rejects("after_keeping"),
     Scenario("outbox.before_call", ("notifier",), (9, 1, 24), ends=UNHARMED),
     Scenario("outbox.after_call", ("notifier",), (9, 1, 24), ends=UNHARMED),
     _outside("log.in_commit", "driver", AFTER_TASKS, "a_flush", ends=KILLED),

@@ -35,6 +35,7 @@ from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.sinks.job import Job as SinkJob
+from tracing_2pc.sinks.rejecting import rejecting
 from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
@@ -42,6 +43,7 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 BEFORE_TASKS = "before tasks"
 AFTER_TASKS = "after tasks"
 _LINE = "%(asctime)s %(name)s %(message)s"
+REJECTED = "rejected"
 MIDDLE = 1
 """The batch in which something is done to a job from outside."""
 
@@ -61,6 +63,7 @@ class Job:
         takes_driver: a failpoint in an executor kills the driver.
         behind: seconds by which the clock of the driver's log is slow.
         files: a folder that is a participant, too.
+        rejects: there is a participant `rejected`, which keeps what others refuse.
     """
 
     folder: Path
@@ -73,6 +76,7 @@ class Job:
     takes_driver: bool = False
     behind: float = 0.0
     files: Path | None = None
+    rejects: bool = False
 
     @property
     def arrived(self) -> Path:
@@ -92,6 +96,8 @@ class Job:
     def sink(self) -> ParticipantSink | CompositeSink:
         """Return the sink, in the process that uses it."""
         services = ParticipantSink(self.participants)
+        if self.rejects:
+            return rejecting(services, REJECTED, Settings().rejects_at_most)
         if self.files is None:
             return services
         return CompositeSink([services, FileSink(self.files, partition_by="batch")])
@@ -196,7 +202,8 @@ def _coordinator(job: Job) -> Coordinator:
     log = open_log(job.log, now=lambda: time.time() - job.behind)
     if job.behind:  # the log's own clock judges the deadline, so it is set back, too
         log._database.clock = f"{log._database.clock} - {job.behind}"
-    settings = Settings(backoff_base=0.02, backoff_cap=0.3)
+    keeper = REJECTED if job.rejects else None
+    settings = Settings(backoff_base=0.02, backoff_cap=0.3, rejects=keeper)
     of_sink = SinkJob(job.sink(), job.application, settings)
     of_sink.check()  # makes the tables of a participant without a service
     return of_sink.coordinator(log, OpenTelemetryTracing(), lambda: False)

@@ -128,6 +128,31 @@ def test_files_are_judged_too(places, tmp_path):
     assert oracle.judge(where, 0) == Verdict(lost=A_BATCH, split=1)
 
 
+def test_a_rejected_row_is_right_in_one_place_only(places, tmp_path):
+    """In the table of rejected rows, once; at any other it is one too many."""
+    url = databases.sqlite(tmp_path)["rejected"]
+    where = dataclasses.replace(
+        places, databases={**places.databases, "rejected": url}, refused=2
+    )
+    records = [r for r in oracle.expected(places.source) if r[2] % 4 == 2]
+    number = len(records)
+    assert oracle.judge(where, 0) == Verdict(lost=number, duplicated=2 * number)
+    oracle.write(url, "CREATE TABLE rejected (record)")
+    for application, batch, value, _ in records:
+        row = {"application": application, "batch": batch, "value": value, "text": ""}
+        oracle.write(url, f"INSERT INTO rejected VALUES ('{json.dumps(row)}')")
+    change(places, "ledger", "DELETE FROM numbers WHERE value % 4 = 2")
+    assert oracle.judge(where, 0) == Verdict(duplicated=number)
+    partner = tmp_path / "partner.db"
+    oracle.write(
+        f"sqlite:///{partner}",
+        "DELETE FROM notification WHERE json_extract(body, '$.value') % 4 = 2",
+    )
+    assert oracle.judge(where, 0) == Verdict()
+    oracle.write(url, "INSERT INTO rejected SELECT * FROM rejected LIMIT 1")
+    assert oracle.judge(where, 0) == Verdict(duplicated=1)
+
+
 def write_file(path: Path, batch: int) -> None:
     path.parent.mkdir(parents=True)
     values = list(range(batch * A_BATCH, (batch + 1) * A_BATCH))

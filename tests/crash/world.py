@@ -18,11 +18,12 @@ from support.waiting import AT_LAST, SOON
 
 from crash import oracle, roles, source
 from crash.deaths import Deaths
-from crash.kinds import KINDS, TABLE, outbox
+from crash.kinds import KINDS, REFUSED, TABLE, constrained, outbox
 from crash.points import OUTSIDE, PARTICIPANTS, Scenario, Variant
 from crash.processes import Life, Process, pipe
 from participants.processes import answers
 from tracing_2pc.core.remote_participant import open_participant
+from tracing_2pc.embedded.addresses import with_options
 
 APPLICATION = "crash"
 _LIVES = 10
@@ -97,11 +98,17 @@ class World:
     @property
     def places(self) -> oracle.Places:
         """Where the oracle looks."""
-        databases = {name: self.urls[name] for name in PARTICIPANTS}
+        databases = {name: self.urls[name] for name in self._participants}
         told = f"{self._url('partner')}/notifications"
         source = self.folder / "source"
         out = self.folder / "out" if self.scenario.files else None
-        return oracle.Places(source, self.urls["log"], databases, TABLE, told, out)
+        refused = REFUSED if self.scenario.rejects else None
+        about = source, self.urls["log"], databases, TABLE, told, out
+        return oracle.Places(*about, refused=refused)
+
+    @property
+    def _participants(self) -> tuple[str, ...]:
+        return (*PARTICIPANTS, *([roles.REJECTED] if self.scenario.rejects else []))
 
     def time_left(self) -> float:
         """Return the seconds that are left; below 0 the run is over."""
@@ -116,6 +123,8 @@ class World:
 
     def start_services(self) -> None:
         """Start partner and participants side by side, and wait until all answer."""
+        if self.scenario.rejects:
+            oracle.write(self.urls["ledger"], constrained(self._kind))
         for name in self._ports:
             self._start_service(name)
         for name in self._ports:
@@ -171,6 +180,8 @@ class World:
         return (described.unreachable, described.unready) == (None, None)
 
     def _url(self, name: str) -> str:
+        if name == roles.REJECTED:
+            return with_options(self.urls[name], {"table": name})
         transport = self._kind.transport if name == "ledger" else "http"
         if transport == "embedded":
             return f"{self.urls[name]}&into={TABLE}"
@@ -236,13 +247,14 @@ class World:
             self.folder,
             application,
             self.urls["log"],
-            {name: self._url(name) for name in PARTICIPANTS},
+            {name: self._url(name) for name in self._participants},
             gate=scenario.gate,
             retries=scenario.retries,
             raises=scenario.raises,
             takes_driver=scenario.takes_driver,
             behind=behind,
             files=self.places.files,
+            rejects=scenario.rejects,
         )
 
     def _start_executors(self, job: roles.Job, ours: ExitStack) -> list[Connection]:
@@ -264,7 +276,7 @@ class World:
     def recover(self) -> int:
         """Run one recovery and return its exit code."""
         life = self._life("recovery", self.deaths.next_life("recovery"))
-        addresses = {name: self._url(name) for name in PARTICIPANTS}
+        addresses = {name: self._url(name) for name in self._participants}
         process = Process(life, roles.recovery, self.urls["log"], addresses)
         self._started.append(process)
         return process.wait(max(self.time_left(), 1.0))
