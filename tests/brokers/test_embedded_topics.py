@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -158,6 +159,27 @@ def test_a_deletion_reaches_a_table_and_a_topic(broker: Broker, tmp_path: Path) 
         shown = connection.exec_driver_sql("SELECT id FROM orders ORDER BY id")
         assert shown.scalars().all() == [2, 3]
     engine.dispose()
+
+
+@pytest.mark.ci
+def test_a_record_that_is_too_large_is_rejected(broker: Broker, tmp_path: Path) -> None:
+    """By what its topic takes; the others of the batch are sent, and so is the next."""
+    topic = broker.topic(max_message_bytes="10000")
+    table = TableSink(database(tmp_path), "rejected")
+    sinks = [kafka_sink(broker, topic, tmp_path), table]
+    for batch, size in enumerate((20_000, 30)):
+        rows = [{"id": 2 * batch + n, "note": "x" * n * size} for n in (0, 1)]
+        about = {"application": "orders", "batch": batch, "log": log(tmp_path)}
+        assert write(sinks, rows, rejects="rejected", **about)
+    sent = sorted(json.loads(record.value)["id"] for record in broker.read(topic))
+    assert sent == [0, 2, 3]
+    engine = sa.create_engine(database(tmp_path))
+    with engine.connect() as connection:
+        query = 'SELECT participant, "column", record, reason FROM rejected'
+        ((participant, column, record, reason),) = connection.exec_driver_sql(query)
+    engine.dispose()
+    assert (participant, column, json.loads(record)["id"]) == (topic, "note", 1)
+    assert "takes 10000" in reason
 
 
 @pytest.mark.ci
