@@ -203,11 +203,13 @@ def adopt(
     participants: tuple[str, ...] = (),
     receipts: tuple[Receipt, ...] = (),
     query: str = "query-1",
+    **more: str,
 ) -> None:
     application, batch, attempt = transaction.split(".")
     id_ = TransactionId(application, int(batch), int(attempt))
     why = "the disk is gone"
-    log.adopt(id_, query, participants, receipts, journals={}, who="ada", why=why)
+    about = {"who": "ada", "why": why, **more}
+    log.adopt(id_, query, participants, receipts, journals={}, **about)
 
 
 def test_an_adopted_commit_is_a_replay(log):
@@ -229,6 +231,20 @@ def test_an_adopted_commit_is_a_replay(log):
     assert (str(record.id), record.forgotten_through) == ("orders.6.1", 4)
     forget(log)
     assert log.read(TransactionId("orders", 5, 2)) is None
+
+
+def test_an_adopted_commit_counts_rejected_rows_apart(log):
+    """By the setting of who keeps them, where it has committed the transaction."""
+    branch = BranchId(0, 1)
+    rows = {"ledger": 3, "rejected": 1}
+    receipts = tuple(Receipt(branch, n, r, "d", Vote.COMMIT) for n, r in rows.items())
+    names = tuple(rows)
+    adopt(log, participants=names, receipts=receipts, rejects="rejected")
+    adopt(log, "other.5.2", names, receipts, "query-2", rejects="nobody")
+    seen = log.read(TransactionId("orders", 5, 2))
+    assert (seen.rejects, seen.rejected, seen.rows) == ("rejected", 1, 3)
+    other = log.read(TransactionId("other", 5, 2))
+    assert (other.rejects, other.rejected) == (None, 0)
 
 
 def test_what_was_committed_nowhere_takes_the_next_attempt(log):

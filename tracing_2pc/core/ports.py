@@ -310,6 +310,7 @@ class DecisionLog(Protocol):
         journals: Mapping[str, JournalAt],
         who: str,
         why: str,
+        rejects: str | None = None,
     ) -> None:
         """Take over an application whose log is lost, on a person's order.
 
@@ -321,7 +322,8 @@ class DecisionLog(Protocol):
 
         `transaction` is the newest attempt that a participant knows at that batch;
         `receipts` are of the branches that they committed: a replay asks for those.
-        `journals` are those of the participants: another one is refused later.
+        `journals` are those of the participants: another one is refused later. Rows
+        that `rejects` has committed, if it takes part, are counted as rejected.
 
         Raises:
             ConfigurationError: the log knows the application already, or its query.

@@ -235,8 +235,16 @@ def _doubts_of_passed(
     return doubts
 
 
-def adopt(log: OperatorLog, adoption: Adoption, reason: str, who: str) -> None:
+def adopt(
+    log: OperatorLog,
+    adoption: Adoption,
+    reason: str,
+    who: str,
+    rejects: str | None = None,
+) -> None:
     """Write into the log what was read, signed by a person.
+
+    `rejects` is the participant that keeps rejected rows, if that is known.
 
     Raises:
         ConfigurationError: no reason, or the log knows the application by now.
@@ -256,6 +264,7 @@ def adopt(log: OperatorLog, adoption: Adoption, reason: str, who: str) -> None:
         journals=adoption.journals,
         who=who,
         why=check_reason(reason),
+        rejects=rejects,
     )
 
 

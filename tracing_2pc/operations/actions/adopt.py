@@ -51,7 +51,7 @@ def prepare(reach: Reach, given: Given) -> Act:
 
     def run(who: str, reason: str) -> list[Done]:
         if written := not adoption.undecidable:
-            adopt(log, adoption, reason, who)
+            adopt(log, adoption, reason, who, reach.settings.rejects)
         return [_report(adoption, holdings, written=written)]
 
     report = _report(adoption, holdings, written=False)

@@ -21,6 +21,7 @@ from tracing_2pc.core.model import (
     Receipt,
     TransactionId,
     TransactionRecord,
+    count_rejected,
     count_rows,
 )
 from tracing_2pc.core.ports import Opening
@@ -400,7 +401,9 @@ class SqlDecisionLog(SqlLogReader):
         journals: Mapping[str, JournalAt],
         who: str,
         why: str,
+        rejects: str | None = None,
     ) -> None:
+        rejects = rejects if rejects in participants else None
         application, batch = transaction.application, transaction.batch
         forgotten_through = rules.check_start(application, batch)
         state, decision = TransactionState.ABORTED, Decision.ABORT
@@ -419,7 +422,9 @@ class SqlDecisionLog(SqlLogReader):
             decided=now,
             finished=now,
             receipts=tuple(receipts),
-            rows=count_rows(receipts),
+            rows=count_rows(receipts, rejects),
+            rejects=rejects,
+            rejected=count_rejected(receipts, rejects),
             journals=journals,
         )
         with self._durable() as change:
