@@ -19,11 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -58,6 +56,7 @@ from support.file_job import (
     received,
     rows_of,
 )
+from support.lake import NAME, SCHEMA, Lake, properties
 from support.texts import texts
 
 from tracing_2pc import FileSink, IcebergSink
@@ -77,86 +76,11 @@ TEXTS = texts("sinks")
 
 T = TransactionId("orders", 0, 1)
 SECOND = TransactionId("orders", 1, 1)
-SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 ROWS = pa.RecordBatch.from_pydict({"id": [0, 1], "region": ["north", "a b/%é=c"]})
-NAME = "shop.orders"
 MARKER = "tpc.orders.iceberg"
 HERE = Path(__file__).parents[1]
 
 Jobs = Callable[..., FileJob]
-
-
-def properties(folder: Path) -> dict[str, str]:
-    return {
-        "type": "sql",
-        "uri": f"sqlite:///{folder}/catalog.db?timeout=60",
-        "warehouse": f"file://{folder}/lake",
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class Lake:
-    """A catalog on SQLite, and its tables in a folder."""
-
-    folder: Path
-
-    @property
-    def catalog(self) -> Any:
-        return load_catalog("lake", **properties(self.folder))
-
-    def make(self, schema: Any = SCHEMA, name: str = NAME, **about: Any) -> Any:
-        catalog = self.catalog
-        catalog.create_namespace_if_not_exists("shop")
-        return catalog.create_table(name, schema, **about)
-
-    def table(self, name: str = NAME) -> Any:
-        return self.catalog.load_table(name)
-
-    def sink(self, kind: type[IcebergSink] = IcebergSink, *name: str, **about: Any):
-        return kind("lake", NAME, *name, properties=properties(self.folder), **about)
-
-    def rows(self) -> list[dict[str, Any]]:
-        return self.table().scan().to_arrow().sort_by("id").to_pylist()
-
-    def visible(self) -> list[int]:
-        """Return the ids that are read by metadata, and from its files by DuckDB."""
-        files = [file.file.file_path for file in self.table().scan().plan_files()]
-        seen = [row["id"] for row in self.rows()]
-        with duckdb.connect() as db:
-            found = (
-                files
-                and db.execute(
-                    "SELECT id FROM read_parquet(?) ORDER BY id", [files]
-                ).fetchall()
-            )
-        assert [n for (n,) in found] == seen
-        return seen
-
-    def left(self) -> list[str]:
-        """Return the files that are prepared or left over, below where data is."""
-        table = self.table()
-        listed = {
-            entry.data_file.file_path
-            for snapshot in table.snapshots()
-            for manifest in snapshot.manifests(table.io)
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
-        }
-        data = Path(table.location().removeprefix("file://")) / "data"
-        files = [f for f in data.rglob("*.*") if f.suffix in (".parquet", ".avro")]
-        return sorted(f.name for f in files if f"file://{f}" not in listed)
-
-    def append(self, *ids: int) -> None:
-        """Append as another writer does."""
-        region = pa.array(["other"] * len(ids), pa.string())
-        self.table().append(pa.table({"id": [*ids], "region": region}))
-
-    def roll_back(self, *, by: int = 1) -> None:
-        """Take `main` back by so many snapshots."""
-        table = self.table()
-        snapshot = table.current_snapshot()
-        for _ in range(by):
-            snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id)
-        table.manage_snapshots().set_current_snapshot(snapshot.snapshot_id).commit()
 
 
 @pytest.fixture
@@ -387,12 +311,26 @@ class Overtaken(IcebergSink):
         return super()._send(table, change)
 
 
-def test_another_process_of_the_application_is_faster(lake):
+def test_another_process_of_the_application_is_faster(lake, tmp_path):
     """Between look and commit: pyiceberg's own retry would append the rows twice."""
     sink = lake.sink(Overtaken)
     handle = prepared(sink)
-    twin = lake.sink()
-    sink.meanwhile = lambda: twin.commit_transaction(str(T), [received(handle)])
+    (file := tmp_path / "handles").write_text(json.dumps([dataclasses.asdict(handle)]))
+    sink.meanwhile = lambda: process(tmp_path, "commit", file).wait()
+    sink.commit_transaction(str(T), [handle])
+    assert (lake.visible(), len(lake.table().snapshots())) == ([0, 1], 1)
+
+
+def test_another_process_has_committed_and_cleaned_up(lake):
+    """Between the look at the table and at the files: gone is not lost."""
+
+    class Slow(IcebergSink):
+        def _files(self, *arguments: Any) -> Any:
+            lake.sink().commit_transaction(str(T), [received(handle)])
+            return super()._files(*arguments)
+
+    sink = lake.sink(Slow)
+    handle = prepared(sink)
     sink.commit_transaction(str(T), [handle])
     assert (lake.visible(), len(lake.table().snapshots())) == ([0, 1], 1)
 
@@ -679,6 +617,16 @@ def test_five_hundred_files_in_a_branch(tmp_path):
     assert len(json.dumps(dataclasses.asdict(handle))) < 1024
     sink.commit_transaction(str(T), [handle])
     assert (lake.visible(), lake.left()) == (ids, [])
+
+
+def test_a_column_of_partitions_may_be_missing(tmp_path):
+    """As any that is not required: it is null there."""
+    lake = Lake(tmp_path)
+    lake.make(PLAIN, partition_spec=spec((2, IdentityTransform())))
+    sink = lake.sink()
+    sink.commit_transaction(str(T), [prepared(sink, ROWS, ROWS.select(["id"]))])
+    regions = [row["region"] for row in lake.rows()]
+    assert sorted(regions, key=str) == [None, None, "a b/%é=c", "north"]
 
 
 def test_rows_of_one_partition_go_on_in_its_file(tmp_path, monkeypatch):

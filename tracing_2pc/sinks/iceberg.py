@@ -31,7 +31,7 @@ from tracing_2pc.sinks.iceberg_table import (
     raise_if_unsupported,
     schema_fault,
 )
-from tracing_2pc.sinks.table_columns import fit_rows, missing_columns
+from tracing_2pc.sinks.table_columns import fit_rows, missing_columns, with_missing
 from tracing_2pc.sinks.values import cast_batch
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
@@ -179,6 +179,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
             adds = self._adds_columns
             if not (fields := new_columns(self._table, table, schema) if adds else []):
                 self._flush(table)
+                self._driver_sees = self._driver_sees or self._folder.identify()
                 return
             failed = self._add(table, fields)
         raise ParticipantUnavailableError(
@@ -236,7 +237,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
                 )
             if marker.batch >= transaction.batch:
                 committed = f"batch {marker.batch} of {transaction.application}"
-        folder = self._folder
+        folder = TableFolder(table, self.name)
         handle = self._begin(context, committed, lambda stem: TableFiles(folder, stem))
         handle.table, handle.root = str(table.metadata.table_uuid), folder.root
         handle.spec = table.spec().spec_id
@@ -254,7 +255,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
             batch = batch.select(content.typed(batch.schema, handle.schema.names))
         batch = cast_batch(batch, as_iceberg(batch.schema))
         for rows in fit_rows(batch, handle.schema, self._table):
-            handle.writer.write(rows)
+            handle.writer.write(with_missing(rows, handle.schema))
 
     def pre_commit(self, handle: IcebergHandle) -> None:
         """Make the files durable, and what the commit needs of them."""
@@ -294,7 +295,8 @@ class IcebergSink(FolderSink[IcebergHandle]):
                 break
             try:
                 failed = self._append(table, transaction, handles)
-            except ParticipantUnavailableError:
+            except (ParticipantUnavailableError, ParticipantRefusedError):
+                # It was carried out, or by another process, which has cleaned up.
                 if not self._is_committed(self._open(), transaction, handles):
                     raise
         else:
@@ -319,9 +321,9 @@ class IcebergSink(FolderSink[IcebergHandle]):
 
     @property
     def _catalog(self) -> Any:
-        """Of this process: what it was forked from may have another's connections."""
+        """Of this process: that of the one it was forked from is not to be used."""
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = os.getpid(), self._table.open_catalog()
+            self._opened, self._seen = (os.getpid(), self._table.open_catalog()), None
         return self._opened[1]
 
     def _find(self) -> Any | None:
@@ -343,7 +345,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
     @property
     def _folder(self) -> TableFolder:  # type: ignore[override]
         """Where the files of the table are that was opened last."""
-        if self._seen is None:
+        if self._catalog and self._seen is None:
             self._open()
         assert self._seen is not None  # noqa: S101 - it raises
         return self._seen
@@ -598,7 +600,8 @@ class IcebergSink(FolderSink[IcebergHandle]):
         Before a commit its own manifests, after it also those of others, which it is
         not read without.
         """
-        folder = TableFolder(table, self.name)
+        if not (folder := TableFolder(table, self.name)).is_local:
+            return
         of = snapshot or table.current_snapshot()
         paths = [] if snapshot else [table.metadata_location]
         if of is not None:

@@ -53,6 +53,11 @@ class TableFolder:
         """The table's name."""
         return ".".join((self.table.catalog.name, *self.table.name()))
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is in a file system, where nothing is durable by itself."""
+        return self._local is not None
+
     def location(self, path: str) -> str:
         """Return where a data file is: its name begins with its transaction."""
         transaction = ".".join(path.split(".")[:3])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.settings import (
@@ -18,6 +19,11 @@ from tracing_2pc.sinks.values import with_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+SILENCE: Final = 60.0
+"""Seconds without a byte after which a REST catalog counts as unavailable: pyiceberg
+waits for ever."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +64,10 @@ class TableName:
                 "IcebergSink needs pyiceberg: pip install 'tracing-2pc[iceberg]'"
             ) from None
         properties = self._read_properties()
+        # All of a table's snapshots: they are the proof of older batches.
+        properties["snapshot-loading-mode"] = "all"
         try:
-            return load_catalog(self.catalog, **properties)
+            catalog = load_catalog(self.catalog, **properties)
         except (ValueError, ModuleNotFoundError) as error:
             raise ConfigurationError(
                 f"the catalog {self.catalog!r} cannot be opened: {first_line(error)}. "
@@ -70,6 +78,9 @@ class TableName:
             raise ParticipantUnavailableError(
                 f"cannot open the catalog {self.catalog!r}: {first_line(error)}"
             ) from error
+        if (session := getattr(catalog, "_session", None)) is not None:  # of REST
+            session.request = partial(session.request, timeout=SILENCE)
+        return catalog
 
     def _read_properties(self) -> dict[str, str]:
         return {

@@ -36,6 +36,19 @@ def fit_rows(
     return batches
 
 
+def with_missing(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with all of a table's columns, null where they lack one."""
+    import pyarrow as pa
+
+    columns = [
+        rows.column(field.name)
+        if field.name in rows.schema.names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def missing_columns(
     table: str, names: Collection[str], schema: pa.Schema
 ) -> list[pa.Field]:
