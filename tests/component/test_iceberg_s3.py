@@ -1,0 +1,105 @@
+"""`IcebergSink` on an object store, the S3 of moto's server: nothing is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pyarrow as pa
+import pytest
+from moto.server import ThreadedMotoServer
+from support.file_job import FileJob, ids_of, prepared, rows_of
+from support.lake import Lake
+
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.testing import SinkContract
+
+T = TransactionId("orders", 0, 1)
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """Return the address of an S3 with a bucket of lakes."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="eu-central-1",
+        aws_access_key_id="of-moto",
+        aws_secret_access_key="of-moto",
+    )
+    place = {"LocationConstraint": "eu-central-1"}
+    client.create_bucket(Bucket="lakes", CreateBucketConfiguration=place)
+    client.close()
+    yield url
+    server.stop()
+
+
+def on_s3(folder: Path, endpoint: str) -> Lake:
+    about = {
+        "warehouse": f"s3://lakes{folder}",
+        "s3.endpoint": endpoint,
+        "s3.region": "eu-central-1",
+        "s3.access-key-id": "of-moto",
+        "s3.secret-access-key": "env:LAKE_SECRET",
+    }
+    return Lake(folder, about)
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch) -> None:
+    monkeypatch.setenv("LAKE_SECRET", "of-moto")
+
+
+@pytest.mark.ci
+class TestIcebergSinkOnS3(SinkContract):
+    """The promises of any sink."""
+
+    @pytest.fixture
+    def where(self, tmp_path: Path, endpoint: str) -> Lake:
+        lake = on_s3(tmp_path / "lake", endpoint)
+        lake.folder.mkdir()
+        lake.make(pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
+        return lake
+
+    def make_sink(self, where: Lake) -> Any:
+        return where.sink()
+
+    def visible(self, where: Lake) -> Iterable[Mapping[str, Any]]:
+        return where.rows()
+
+    def leftovers(self, where: Lake) -> Iterable[Any]:
+        return where.left()
+
+
+def test_a_job_writes_objects(tmp_path, endpoint, log):
+    """No folder is made, and nothing but the objects of its batches stays."""
+    lake = on_s3(tmp_path, endpoint)
+    lake.make()
+    sink = lake.sink(evolve="add")
+    sink.check_job("orders")
+    for batch in range(2):
+        FileJob(sink, log).apply(batch)
+    assert [row["id"] for row in lake.rows()] == ids_of(0, 1)
+    assert (lake.left(), [*tmp_path.glob("lake*")]) == ([], [])
+
+
+def test_what_was_removed_is_named(tmp_path, endpoint):
+    """Nothing is listed of a transaction of which an object is gone."""
+    lake = on_s3(tmp_path, endpoint)
+    lake.make()
+    sink = lake.sink()
+    handle = prepared(sink)
+    sink._folder._delete([sink._folder.location(handle.paths[0])])
+    with pytest.raises(Exception, match="is gone, and the table does not have it"):
+        sink.commit_transaction(str(T), [handle])
+    sink.abort_transaction(str(T), [])
+    assert (lake.rows(), lake.left()) == ([], [])
+    of = TransactionId("orders", 1, 1)
+    sink.commit_transaction(str(of), [prepared(sink, rows_of(1)[0], of=of)])
+    assert [row["id"] for row in lake.rows()] == ids_of(1)[:2]
