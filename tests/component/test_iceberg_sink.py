@@ -791,6 +791,25 @@ def test_what_late_tasks_leave_goes_at_the_next_commit(lake, monkeypatch):
     assert late
 
 
+def test_what_is_committed_stays_although_its_end_was_lost(lake):
+    """Its manifest is still there at the next batch: the snapshot tells its files."""
+
+    class Tired(IcebergSink):
+        def _flush(self, table: Any, snapshot: Any = None) -> None:
+            if snapshot is None:
+                raise TimeoutError
+
+    sink, tired = lake.sink(), lake.sink(Tired)
+    handle, twin = prepared(sink), prepared(sink, branch="0.7")
+    with pytest.raises(TimeoutError):
+        tired.commit_transaction(str(T), [handle])
+    assert {name.partition(".0.1.")[2][:3] for name in lake.left()} == {"0.0", "0.7"}
+    of = rows_of(1)[0]
+    sink.commit_transaction(str(SECOND), [prepared(sink, of, of=SECOND)])
+    assert (lake.visible(), lake.left()) == ([0, 1, 4, 5], [])
+    assert twin.count == 1
+
+
 class Unmarked(IcebergSink):
     """A task that has looked at the table before the commit."""
 
