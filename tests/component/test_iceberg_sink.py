@@ -407,6 +407,116 @@ def test_a_commit_that_arrives_late_adds_nothing(lake):
     assert (lake.visible(), len(lake.table().snapshots())) == ([0, 1], 1)
 
 
+def own(lake: Lake) -> str:
+    """Return what the folders of a table are called by: its UUID, in short."""
+    return str(lake.table().metadata.table_uuid).replace("-", "")[:12]
+
+
+def test_an_abort_leaves_what_another_log_has_committed(lake, tmp_path, caplog):
+    """Of the same id, before the newest batch: its snapshot tells; if that has expired
+    nothing does, and nothing is removed. Aborts of what is not there are cleaned up.
+    """
+    logs = iter(open_log(f"sqlite:///{tmp_path}/{n}.db") for n in ("a", "b", "c"))
+    first = FileJob(lake.sink(), next(logs))
+    for batch in range(3):
+        first.apply(batch)
+    with pytest.raises(HeuristicError, match=TEXTS["committed"]):
+        FileJob(lake.sink(), next(logs), run="second").apply(0)
+    assert lake.visible() == ids_of(0, 1, 2)
+    expire_all_but_the_newest(lake)
+    with pytest.raises(ParticipantRefusedError, match="batch 0 is already committed"):
+        FileJob(lake.sink(), next(logs), run="third").apply(0)
+    assert lake.visible() == ids_of(0, 1, 2)
+    assert "files left: table=lake.shop.orders transaction=orders.0.1" in caplog.text
+
+
+def test_an_abort_that_comes_late_cleans_up(lake):
+    """After another attempt at the batch and a later batch are committed."""
+    sink = lake.sink()
+    late, second = prepared(sink), TransactionId("orders", 0, 2)
+    sink.commit_transaction(str(second), [prepared(sink, of=second)])
+    sink.commit_transaction(str(SECOND), [prepared(sink, of=SECOND)])
+    prepared(lake.sink(Unmarked), of=T, branch="0.7")
+    sink.abort_transaction(str(T), [])
+    assert (lake.left(), late.count) == ([], 1)
+
+
+def test_tables_with_one_place_for_data_leave_each_others_files(lake, tmp_path):
+    """Of one application, or of one table after another: the names have its UUID."""
+    about = {"properties": {"write.data.path": f"file://{tmp_path}/shared"}}
+    lake.catalog.drop_table(NAME)
+    lake.make(**about)
+    lake.make(name="shop.second", **about)
+    FileJob(lake.sink(), open_log(f"sqlite:///{tmp_path}/a.db")).apply(0)
+    second = IcebergSink("lake", "shop.second", properties=properties(tmp_path))
+    with pytest.raises(RuntimeError, match="a user's function"):
+        FileJob(second, open_log(f"sqlite:///{tmp_path}/b.db")).apply(0, fails=True)
+    assert lake.visible() == ids_of(0)
+
+
+def test_a_main_that_began_anew_does_not_have_what_was_before(lake):
+    """As after CREATE OR REPLACE TABLE: properties and old snapshots stay there."""
+    sink = lake.sink()
+    handle = received(prepared(sink))
+    sink.commit_transaction(str(T), [handle])
+    lake.table().manage_snapshots().remove_branch("main").commit()
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["no branch"]):
+        lake.sink().commit_transaction(str(T), [handle])
+    lake.append(77)
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["rolled back"]):
+        lake.sink().commit_transaction(str(T), [handle])
+    assert lake.visible() == [77]
+
+
+def test_a_commit_makes_no_new_main(lake):
+    """Where it was removed since the vote: only what was prepared would be seen."""
+    sink = lake.sink()
+    sink.commit_transaction(str(T), [prepared(sink)])
+    handle = prepared(sink, of=SECOND)
+    table = lake.table()
+    head = table.current_snapshot().snapshot_id
+    table.manage_snapshots().create_branch(head, "kept").commit()
+    table.manage_snapshots().remove_branch("main").commit()
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["no branch"]):
+        sink.commit_transaction(str(SECOND), [handle])
+    assert lake.table().snapshot_by_name("main") is None
+
+
+def test_a_table_that_is_gone_has_nothing_and_gets_nothing(lake, job):
+    """An abort is carried out; a commit waits for the table, and says for which."""
+    sink = lake.sink()
+    handle, other = prepared(sink), prepared(sink, of=SECOND)
+    identifier = lake.table().metadata_location
+    lake.catalog.drop_table(NAME)
+    sink.abort_transaction(str(SECOND), [])
+    with pytest.raises(ParticipantUnavailableError, match="which is gone: bring"):
+        sink.commit_transaction(str(T), [handle])
+    lake.catalog.register_table(NAME, identifier)
+    sink.commit_transaction(str(T), [handle])
+    assert (lake.visible(), other.count) == ([0, 1], 1)
+
+
+def test_a_marker_that_somebody_removed_doubles_nothing(lake):
+    """The summary of the snapshot proves the commit, too."""
+    sink = lake.sink()
+    handle = received(prepared(sink))
+    sink.commit_transaction(str(T), [handle])
+    with lake.table().transaction() as change:
+        change.remove_properties(MARKER)
+    lake.sink().commit_transaction(str(T), [handle])
+    assert (lake.visible(), len(lake.table().snapshots())) == ([0, 1], 1)
+
+
+def test_a_sink_does_not_grow_with_its_batches(lake, job):
+    """What it has flushed and told is not pickled into the tasks."""
+    orders = job(sink := lake.sink())
+    sizes = []
+    for batch in range(3):
+        orders.apply(batch)
+        sizes.append(len(pickle.dumps(sink)))
+    assert sizes[0] == sizes[-1]
+
+
 def test_another_log_of_the_same_name_is_refused(lake):
     """A batch that is there, or one before it, is neither begun nor acknowledged."""
     sink, other = lake.sink(), lake.sink()
@@ -769,10 +879,9 @@ def test_what_late_tasks_leave_goes_at_the_next_commit(lake, monkeypatch):
     ended += [prepared(sink, of=TransactionId("other", 0, 1))]
     after = prepared(sink, of=TransactionId("orders", 9, 1))
     lost = prepared(sink, branch="1.8")
-    (
-        lake.folder / "lake/shop/orders/data/.tpc/iceberg.orders" / f"{lost.stem}.avro"
-    ).unlink()
-    (lake.folder / "lake/shop/orders/data/.tpc/iceberg.orders/orders.01.1.avro").touch()
+    aside = lake.folder / "lake/shop/orders/data/.tpc" / own(lake) / "iceberg.orders"
+    (aside / f"{lost.stem}.avro").unlink()
+    (aside / "orders.01.1.avro").touch()
     handle = prepared(sink, branch="0.1")
     sink.commit_transaction(str(T), [handle])
     commit(2)
@@ -853,10 +962,11 @@ def test_durable_before_it_counts(lake, tmp_path, monkeypatch):
     steps = flushed(monkeypatch, tmp_path / "lake" / "shop")
     handle = prepared(sink)
     data = "orders/data"
-    assert steps[0] == f"{data}/_tpc/iceberg.orders.0.1/orders.0.1"
-    assert steps.index(f"{data}/.tpc/iceberg.orders/orders.0.1") > 0
-    assert steps[-1] == f"{data}/.tpc/iceberg.orders"
-    assert {f"{data}/_tpc", f"{data}/.tpc"} <= {*steps}
+    assert steps[0] == f"{data}/_tpc/{own(lake)}/iceberg.orders.0.1/orders.0.1"
+    aside = f"{data}/.tpc/{own(lake)}/iceberg.orders"
+    assert steps.index(f"{aside}/orders.0.1") > 0
+    assert steps[-1] == aside
+    assert {"orders", data, f"{data}/_tpc", f"{data}/.tpc"} <= {*steps}
     steps.clear()
     sink.commit_transaction(str(T), [handle])
     kinds = [Path(s).suffix for s in steps if s.startswith("orders/metadata/")]

@@ -188,6 +188,10 @@ class FolderSink(Generic[_Handle]):
                 "an earlier state of this one. Give the job another application name"
             )
         # Not a newer attempt: it may be writing while this comes late.
+        self._clean(transaction)
+
+    def _clean(self, transaction: TransactionId) -> None:
+        """Remove what is aside of a transaction that is decided abort."""
         self._folder.clean(transaction)
 
     def _store(self) -> Hashable:

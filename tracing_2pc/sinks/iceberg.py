@@ -144,7 +144,8 @@ class IcebergSink(FolderSink[IcebergHandle]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only this process has."""
-        return {**self.__dict__, "_opened": None, "_seen": None}
+        own = {name: set[Any]() for name in ("_kept", "_warned", "_flushed")}
+        return {**self.__dict__, **own, "_opened": None, "_seen": None}
 
     # --- where the job starts -------------------------------------------------------
 
@@ -229,12 +230,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
         marker = self._check(table, transaction.application)
         committed = None
         if marker is not None:
-            if table.snapshot_by_name(_MAIN) is None:
-                raise ParticipantRefusedError(
-                    f"{transaction}: {self._table} has no branch {_MAIN!r} any more, "
-                    f"and batch {marker.batch} was committed to it: put it back",
-                    transaction_id=str(transaction),
-                )
+            self._raise_if_headless(table, transaction, marker)
             if marker.batch >= transaction.batch:
                 committed = f"batch {marker.batch} of {transaction.application}"
         folder = TableFolder(table, self.name)
@@ -290,7 +286,12 @@ class IcebergSink(FolderSink[IcebergHandle]):
         transaction, failed = TransactionId.parse(transaction_id), ""
         self._check_paths(transaction, handles)
         for _ in range(_TRIES):
-            table = self._open()
+            if (table := self._find()) is None:
+                raise ParticipantUnavailableError(
+                    f"{transaction} was prepared for {self._table}, which is gone: "
+                    "bring that table back, or `tracing-2pc resolve`"
+                )
+            self._seen = TableFolder(table, self.name)
             if self._is_committed(table, transaction, handles):
                 break
             try:
@@ -309,9 +310,33 @@ class IcebergSink(FolderSink[IcebergHandle]):
         self._folder.clean_late(transaction, chosen, self._kept_of)
 
     def _has(self, transaction: TransactionId) -> bool:
-        marker = self._marker(self._open(), transaction.application)
-        attempt = marker and (marker.batch, marker.attempt)
-        return attempt == (transaction.batch, transaction.attempt)
+        """Tell if this very attempt is committed here, also before a later batch."""
+        if (table := self._find()) is None:
+            return False
+        marker = self._marker(table, transaction.application)
+        if marker is not None and marker.batch == transaction.batch:
+            return marker.attempt == transaction.attempt
+        snapshots = self._snapshots(table, transaction)
+        return str(transaction) in [_noted_in(s).get(_TRANSACTION) for s in snapshots]
+
+    def _clean(self, transaction: TransactionId) -> None:
+        """Remove what was prepared; not what may be committed.
+
+        Files stay in their place when they are committed. Whether those of an attempt
+        at a batch that is passed are, only a snapshot of that batch tells.
+        """
+        if (table := self._find()) is None:
+            return
+        marker = self._marker(table, transaction.application)
+        is_passed = marker is not None and marker.batch > transaction.batch
+        if is_passed and not self._snapshots(table, transaction):
+            logger.warning(
+                "files left: table=%s transaction=%s participant=%s: a later batch is "
+                "committed, and no snapshot tells which attempt at this one was",
+                *(self._table, transaction, self.name),
+            )
+            return
+        TableFolder(table, self.name).clean(transaction)
 
     def _store(self) -> Hashable:
         table = self._open()
@@ -385,22 +410,35 @@ class IcebergSink(FolderSink[IcebergHandle]):
         except ParticipantRefusedError as error:
             raise ConfigurationError(str(error)) from None
 
+    def _raise_if_headless(
+        self, table: Any, transaction: TransactionId, marker: _Marker
+    ) -> None:
+        if table.snapshot_by_name(_MAIN) is None:
+            raise ParticipantRefusedError(
+                f"{transaction}: {self._table} has no branch {_MAIN!r} any more, and "
+                f"batch {marker.batch} was committed to it: put it back; for a table "
+                "that begins anew give the job another application name",
+                transaction_id=str(transaction),
+            )
+
     def _is_committed(
         self, table: Any, transaction: TransactionId, handles: Sequence[IcebergHandle]
     ) -> bool:
         marker = self._marker(table, transaction.application)
-        if marker is None:
-            return False
-        if marker.batch < transaction.batch:
-            self._warn_if_rolled_back(table, transaction.application, marker)
-            return False
+        if marker is not None:
+            self._raise_if_headless(table, transaction, marker)
+            if marker.batch < transaction.batch:
+                self._warn_if_rolled_back(table, transaction.application, marker)
+                return False
         proof, snapshot, sequence = self._proof(transaction, handles), None, 0
-        if marker.batch == transaction.batch:
+        if marker is not None and marker.batch == transaction.batch:
             if (marker.attempt, marker.proof) == (transaction.attempt, proof):
                 snapshot, sequence = marker.snapshot, marker.sequence
         elif found := self._snapshot_of(table, transaction, proof):
             snapshot, sequence = found.snapshot_id, found.sequence_number or 0
         if snapshot is None:
+            if marker is None:
+                return False
             raise ParticipantRefusedError(
                 f"{transaction} is decided commit, but {self._table} has batch "
                 f"{marker.batch} of {transaction.application}, and nothing proves that "
@@ -435,7 +473,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
     ) -> Any | None:
         """Return what a commit that is repeated late has made, if it is there."""
         for snapshot in self._snapshots(table, transaction):
-            if snapshot.summary.additional_properties.get(_PROOF) == proof:
+            if _noted_in(snapshot).get(_PROOF) == proof:
                 return snapshot
         return None
 
@@ -443,7 +481,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
         """Return the snapshots of this participant with a transaction's batch."""
         batch, found = f"{transaction.application}.{transaction.batch}.", []
         for snapshot in table.snapshots():
-            noted = snapshot.summary.additional_properties if snapshot.summary else {}
+            noted = _noted_in(snapshot)
             is_batch = noted.get(_TRANSACTION, "").startswith(batch)
             if is_batch and noted.get(_PARTICIPANT) == self.name:
                 found.append(snapshot)
@@ -608,7 +646,12 @@ class IcebergSink(FolderSink[IcebergHandle]):
             paths += [of.manifest_list]
             paths += [manifest.manifest_path for manifest in of.manifests(table.io)]
         folder.flush(path for path in paths if path not in self._flushed)
-        self._flushed.update(paths)
+        self._flushed = set(paths)
+
+
+def _noted_in(snapshot: Any) -> Mapping[str, str]:
+    """Return what a snapshot's summary says beside its counts."""
+    return snapshot.summary.additional_properties if snapshot.summary else {}
 
 
 def _change(table: Any, handle: IcebergHandle) -> str | None:
@@ -633,8 +676,9 @@ def _is_rolled_back(table: Any, snapshot: int, sequence: int) -> bool:
     past = list(ancestors_of(table.snapshot_by_name(_MAIN), table.metadata))
     if not past or snapshot in [known.snapshot_id for known in past]:
         return not past
-    last = past[-1]
+    last, there = past[-1], table.snapshot_by_id(snapshot)
+    if there is not None and last.parent_snapshot_id is None:
+        return True  # `main` has begun anew, as by CREATE OR REPLACE
     if sequence:
         return bool((last.sequence_number or 0) < sequence)
-    there = table.snapshot_by_id(snapshot)
     return there is not None and bool(last.timestamp_ms < there.timestamp_ms)

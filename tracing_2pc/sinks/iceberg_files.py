@@ -1,9 +1,9 @@
 """The files of an Iceberg table that its metadata does not name yet.
 
-    data/.tpc/iceberg.orders/orders.7.1.0.42.<token>.avro      a prepared branch: a
-        manifest of its files; removed when the transaction ends
-    data/_tpc/iceberg.orders.7.1/orders.7.1.0.42.<token>.0.parquet      one of them: it
-        stays there when it is committed
+    data/.tpc/<table>/iceberg.orders/orders.7.1.0.42.<token>.avro      a prepared
+        branch: a manifest of its files; removed when the transaction ends
+    data/_tpc/<table>/iceberg.orders.7.1/orders.7.1.0.42.<token>.0.parquet      one of
+        them: it stays there when it is committed
     data/_tpc/folder-id      in a file system: is this the same folder?
 
 Spark's `remove_orphan_files` passes over names that begin with a dot or an underscore.
@@ -45,6 +45,8 @@ class TableFolder:
         self.table = table
         self.root = data_path(table)
         self._name = name
+        # Tables may share a place for their data, at one time or one after the other.
+        self._own = str(table.metadata.table_uuid).replace("-", "")[:12]
         scheme, _, path = PyArrowFileIO.parse_location(self.root)
         self._local = SharedFolder(Path(path), name) if scheme == "file" else None
 
@@ -61,12 +63,12 @@ class TableFolder:
     def location(self, path: str) -> str:
         """Return where a data file is: its name begins with its transaction."""
         transaction = ".".join(path.split(".")[:3])
-        return f"{self.root}/_tpc/{self._name}.{transaction}/{path}"
+        return f"{self.root}/_tpc/{self._own}/{self._name}.{transaction}/{path}"
 
     def manifest(self, stem: str) -> str:
         """Return where the manifest of a branch is; its name begins as its files'."""
         application = stem.partition(".")[0]
-        return f"{self.root}/.tpc/{self._name}.{application}/{stem}.avro"
+        return f"{self.root}/.tpc/{self._own}/{self._name}.{application}/{stem}.avro"
 
     # --- which folder it is ---------------------------------------------------------
 
@@ -135,7 +137,8 @@ class TableFolder:
         self._delete(self.manifest(stem) for stem, of in stems if of == transaction)
         if self._local:
             with contextlib.suppress(OSError):
-                (self._local.path / "_tpc" / f"{self._name}.{transaction}").rmdir()
+                folder = f"{self._name}.{transaction}"
+                (self._local.path / "_tpc" / self._own / folder).rmdir()
 
     def clean_late(
         self,
@@ -228,8 +231,11 @@ class TableFolder:
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
                 folders.add(Path(path).parent)
-        if folders:
-            flush_folders(Path(os.path.commonpath(folders)).parent, folders)
+        if folders and self._local:
+            # Each folder from the table's on may have been made for these files.
+            flush_folders(
+                Path(os.path.commonpath([*folders, self._local.path.parent])), folders
+            )
 
 
 class TableFiles:
