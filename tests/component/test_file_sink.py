@@ -289,7 +289,7 @@ def test_durable_before_it_counts(out, monkeypatch):
 
 def test_rows_are_written_as_they_come(tmp_path, out, monkeypatch):
     """A partition is never in memory as a whole."""
-    monkeypatch.setattr(branch_files, "_IN_MEMORY", 100)
+    monkeypatch.setattr(branch_files, "IN_MEMORY", 100)
     sink = FileSink(out, "json")
     handle = write(sink, *[ROWS] * 10)
     assert handle.writer._held < 100

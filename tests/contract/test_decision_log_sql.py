@@ -202,7 +202,7 @@ def test_what_a_person_does_waits_for_the_disk(log, flushed):
     assert flushed(lambda: log.initialise("other", 3)) == [True]
     adopted = TransactionId("third", 3, 1)
     by = {"journals": {}, "who": "me", "why": ""}
-    assert flushed(lambda: log.adopt(adopted, "q", "a", (), **by)) == [True]
+    assert flushed(lambda: log.adopt(adopted, "q", ("a",), (), **by)) == [True]
 
 
 def test_a_role_that_does_not_flush_is_overruled(postgres_database):

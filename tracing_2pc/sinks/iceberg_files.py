@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TARGET: Final = "write.target-file-size-bytes"
-_LARGEST: Final = 512 << 20
+_LARGEST: Final = 1 << 29
 """Bytes in memory after which a file is closed and another one begun: as pyiceberg."""
 
 
