@@ -22,6 +22,7 @@ from bench import (
     kafka,
     micro_batches,
     peers,
+    rejects,
     report,
     results,
 )
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         ("deco", "what the decorator costs, as ratios"),
         ("backends", "what SkyWalking costs beside OTLP, as ratios"),
         ("micro-batches", "what a batch costs on real Spark, beside others' sinks"),
+        ("rejects", "what a row costs that is rejected, and what none does"),
         ("kafka", "what a batch to Kafka costs, beside a plain producer"),
         ("ingest", "what an event costs at a gateway, beside COPY and an empty route"),
         ("peers", "what others cost beside it: plain SQL, other tracing"),
@@ -129,9 +131,10 @@ def _measured(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
             if options.tiny:
                 return micro_batches.measure(rounds, (10,), warm_up=0)
             return micro_batches.measure(rounds)
-        case "kafka":
+        case "kafka" | "rejects":
             sizes = {"rows": 10, "warm_up": 0} if options.tiny else {}
-            return kafka.measure(rounds, **sizes)
+            family = kafka if options.command == "kafka" else rejects
+            return family.measure(rounds, **sizes)
         case "ingest":
             return ingest.measure(rounds, tiny=options.tiny)
         case "peers":

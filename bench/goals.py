@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from bench import backends, deco, ingest, kafka, micro_batches
+from bench import backends, deco, ingest, kafka, micro_batches, rejects
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +57,20 @@ _SINKS: Final = {
     "parquet": "an append to a folder of Parquet files",
 }
 
+_REJECTING: Final = (
+    "a batch of 10,000 rows to two tables, a row of which is rejected for"
+)
+_REJECTS: Final = {
+    "R1": (
+        "a batch of 10,000 rows to two services, with `rejects`; none is refused",
+        "the same without `rejects`",
+    ),
+    "R2": (f"{_REJECTING} its value", "the same rows, and none is refused"),
+    "R3": (f"{_REJECTING} a `CHECK`", "the same rows, and none is refused"),
+    "R4": (f"{_REJECTING} a `UNIQUE`", "the same rows, and none is refused"),
+    "R5": (f"{_REJECTING} a foreign key", "the same rows, and none is refused"),
+}
+
 _LOOKED_AT: Final = (
     "10,000,000 finished and 10,000 unfinished ones in the log on PostgreSQL"
 )
@@ -77,6 +91,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     **{n: Goal("backends", *arms, backends.LIMITS[n]) for n, arms in _BACKENDS.items()},
     **_batches(),
     **{n: Goal("kafka", *arms, kafka.LIMITS[n]) for n, arms in _KAFKA.items()},
+    **{n: Goal("rejects", *arms, rejects.LIMITS[n][2]) for n, arms in _REJECTS.items()},
     **{n: Goal("ingest", *arms, ingest.LIMITS[n]) for n, arms in _INGEST.items()},
     "I10-wall": Goal(
         "growth",
@@ -130,6 +145,6 @@ GOALS: Final[Mapping[str, Goal]] = {
 
 FAMILIES: Final = (
     *("deco", "backends", "micro-batches"),
-    *("kafka", "ingest", "growth", "peers"),
+    *("rejects", "kafka", "ingest", "growth", "peers"),
 )
 """The commands that measure everything, in turn; `peers` has no goal."""

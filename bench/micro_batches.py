@@ -114,8 +114,7 @@ def time_arms(
     ways = {name: _WAYS.get(name, (name,)) for name in names}
     arms = [way for several in ways.values() for way in several]
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(listening()) for _ in range(SERVERS)]
-        world = stack.enter_context(_world(folder, servers, partitions, settings))
+        world = stack.enter_context(listening_world(folder, partitions, settings))
         seconds = _run(world, rows, rounds, arms, warm_up)
     return {
         name: min((seconds[way] for way in several), key=statistics.median)
@@ -181,7 +180,7 @@ def _library(world: World, **settings: Any) -> Arm:
     from tracing_2pc import ParticipantSink
 
     sink = ParticipantSink(world.participants, token=f"file:{world.folder / 'token'}")
-    return _committed(world, "executors" if settings else "library", sink, **settings)
+    return committed(world, "executors" if settings else "library", sink, **settings)
 
 
 def _embedded(world: World) -> Arm:
@@ -191,10 +190,13 @@ def _embedded(world: World) -> Arm:
         TableSink(url, LEDGER[0], name=f"ledger{number}")
         for number, url in enumerate(world.databases)
     ]
-    return _committed(world, "embedded", sinks)
+    return committed(world, "embedded", sinks)
 
 
-def _committed(world: World, name: str, sink: Any, **settings: Any) -> Arm:
+def committed(
+    world: World, name: str, sink: Any, *, rejects: str | None = None, **settings: Any
+) -> Arm:
+    """Make an application that writes to a sink, with a decision log of its own."""
     import psycopg
 
     from tracing_2pc import Settings
@@ -207,6 +209,7 @@ def _committed(world: World, name: str, sink: Any, **settings: Any) -> Arm:
         sink,
         application=name,
         log=log,
+        rejects=rejects,
         settings=Settings(**settings),
     )
 
@@ -327,6 +330,18 @@ def _write_input(world: World, rows: int, batches: int) -> None:
         parquet.write_table(records, folder / f"0.{file}.parquet")
         for batch in range(1, batches):
             os.link(folder / f"0.{file}.parquet", folder / f"{batch}.{file}.parquet")
+
+
+@contextlib.contextmanager
+def listening_world(
+    folder: Path,
+    partitions: int = PARTITIONS,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[World]:
+    """Run Spark, and a ledger's service beside each of two PostgreSQL servers."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(listening()) for _ in range(SERVERS)]
+        yield stack.enter_context(_world(folder, servers, partitions, settings))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ _TITLES: Final = {
     "deco": "The decorator",
     "backends": "SkyWalking beside OTLP",
     "micro-batches": "Micro-batches of real Spark",
+    "rejects": "Rows that cannot be kept",
     "kafka": "Kafka",
     "ingest": "Events by HTTP",
     "growth": "Growth",
