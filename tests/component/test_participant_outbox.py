@@ -123,7 +123,7 @@ def test_an_application_that_runs_alone_sends_at_once(
 
     served: list[bool] = []
     monkeypatch.setattr("werkzeug.serving.run_simple", serve)
-    make().app.run("127.0.0.1", 0, use_reloader=reloads)
+    make().app.run("127.0.0.1", 0, use_reloader=reloads, load_dotenv=False)
     assert served == [True]
 
 
