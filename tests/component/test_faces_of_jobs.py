@@ -12,14 +12,16 @@ from support.console import VIEWER, console_of, visitor
 from support.waiting import until
 from support.watch import Site
 
+from tracing_2pc.inspection.findings import LATELY
 from tracing_2pc.inspection.jobs import MISSED, UNSEEN
 
 TABLE_ALTERED = "batch 6: ledger votes abort: the table has no column region"
 
 
 @pytest.fixture(autouse=True)
-def now(operator: Operator) -> None:
-    """Let the site's clocks be the machine's."""
+def now(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the site's clocks be the machine's, and two looks be close together."""
+    monkeypatch.setenv("TPC_PAUSE", "100ms")
     operator.at.time.time = time.time()
 
 
@@ -78,6 +80,23 @@ def test_two_drivers_of_one_application_are_named(operator: Operator) -> None:
     (finding,) = checked["findings"]
     assert finding["kind"] == "two_drivers"
     assert "process 7 on host-3, beside process 8 on host-3" in finding["why"]
+
+
+def test_rows_that_were_rejected_are_named_for_an_hour(operator: Operator) -> None:
+    """Of the newest batch that had some: how many, when, and where they are kept."""
+    with operator.at.time.earlier(LATELY):
+        operator.at.rejecting(6)
+    assert {code for code, _ in faces(operator).values()} == {0}
+    with operator.at.time.earlier(LATELY / 2):
+        operator.at.rejecting(7)
+    for name, (code, text) in faces(operator).items():
+        assert code == (name != "console"), name
+        assert "orders: 3 rows of orders.7.1 were refused at" in text, name
+        assert "and kept at notifier" in text, name
+    _, (checked,) = operator.json("check")
+    (finding,) = checked["findings"]
+    assert (finding["kind"], finding["severity"]) == ("rows_rejected", "warning")
+    assert "look at them there" in finding["cure"]
 
 
 def test_a_decision_that_nobody_delivers_is_no_fault_of_participants(

@@ -147,6 +147,19 @@ class Site:
             ),
         ).record
 
+    def rejecting(self, batch: int = 7) -> TransactionId:
+        """Commit one whose second participant keeps what the first one refused."""
+        opening = Opening(
+            run="run", query=None, participants=NAMES, carrier={}, rejects=NAMES[1]
+        )
+        id_ = self.log.begin("orders", batch, opening).record.id
+        self.prepare(id_)
+        self.decide(id_)
+        for name in NAMES:
+            self.commit(id_, name)
+        self.log.finish(id_)
+        return id_
+
     def prepare(self, id_: TransactionId | str, *names: str) -> None:
         for name in names or NAMES:
             answer = self.worlds[name].prepare(str(id_), ONE)

@@ -18,6 +18,7 @@ from tracing_2pc.core.model import (
     QuarantinedRequest,
     QuarantineListing,
     TransactionId,
+    TransactionRecord,
     find_misdirected,
 )
 from tracing_2pc.core.names import METRICS
@@ -46,6 +47,9 @@ from tracing_2pc.inspection.wording import (
 SKEW: Final = 1.0
 """Seconds by which two clocks may differ: ages of branches are by the participant's."""
 
+LATELY: Final = 3600.0
+"""Seconds for which rejected rows are a finding: as long as they are an alert."""
+
 CURE_OF_LOG: Final = "start its database, or mend `log` in the settings"
 """What mends that the log cannot be reached."""
 
@@ -71,6 +75,7 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
         yield from find_read_only(log.read_only)
         for job in log.jobs.values():
             yield from find_in_job(job, evidence.now)
+        yield from _rejected(log, evidence.now)
         yield from _not_reached(log, evidence, settings)
         yield from _clock_set_back(log, evidence.now, settings)
         yield from _misdirected(evidence, log)
@@ -293,6 +298,24 @@ def find_in_job(job: Job, now: float) -> Iterator[Finding]:
             f"an earlier run is still seen, {at}, beside {describe_driver(job.newest)}"
         )
         yield fault(about, why, kind=kinds.TWO_DRIVERS)
+
+
+def _rejected(log: LogEvidence, now: float) -> Iterator[Finding]:
+    """Yield the newest commit of each application that has rejected rows lately."""
+    newest: dict[str, TransactionRecord] = {}
+    for id_ in sorted(log.commits):
+        record = log.commits[id_]
+        if record.rejected and record.decided and log.clock - record.decided < LATELY:
+            newest[id_.application] = record
+    for application, record in newest.items():
+        since = now - (log.clock - (record.decided or 0.0))
+        why = (
+            f"{format_count(record.rejected, 'row')} of {record.id} "
+            f"{'was' if record.rejected == 1 else 'were'} refused at "
+            f"{format_time_of_day(since, now)}, and kept at {record.rejects}"
+        )
+        about = Source(SourceKind.JOB, record.rejects or "", application)
+        yield fault(about, why, kind=kinds.ROWS_REJECTED)
 
 
 # --- what a participant has to say of itself -----------------------------------------

@@ -272,6 +272,27 @@ TWO_DRIVERS: Final = Kind(
     is_bare=True,
     cure="end that process: only the newest run may begin batches",
 )
+ROWS_REJECTED: Final = Kind(
+    "rows_rejected",
+    Subject.JOB,
+    "participants have refused rows of a job within the last hour: they are where its "
+    "`rejects` is",
+    is_bare=True,
+    cure="look at them there, with their reasons; what is mended is written by an "
+    "application of its own",
+    alerts=(
+        Alert(
+            "TpcRowsRejected",
+            "rows of {job} are rejected",
+            "Participants have refused rows within the last hour. Each is kept by the "
+            "participant of rejects, with who refused it and why; the others of its "
+            "batch have landed. More than rejects_at_most in one batch end the query.",
+            by=("job",),
+            promql="sum by (job) (increase(tpc_rows_rejected_total[1h])) > 0\n",
+            datadog="sum(last_1h):sum:tpc.rows.rejected{*} by {service}.as_count() > 0",
+        ),
+    ),
+)
 
 # --- of what is read -----------------------------------------------------------------
 
@@ -478,23 +499,6 @@ EVENTS_NOT_READ: Final = Kind(
             900,
             lasts=_FIVE_MINUTES,
             meter="inbox_oldest_age",
-        ),
-    ),
-)
-ROWS_REJECTED: Final = Kind(
-    "rows_rejected",
-    Subject.METRICS,
-    "participants refuse rows of a job, which go to its participant for them",
-    alerts=(
-        Alert(
-            "TpcRowsRejected",
-            "rows of {job} are rejected",
-            "Participants have refused rows within the last hour. Each is kept by the "
-            "participant of rejects, with who refused it and why; the others of its "
-            "batch have landed. More than rejects_at_most in one batch end the query.",
-            by=("job",),
-            promql="sum by (job) (increase(tpc_rows_rejected_total[1h])) > 0\n",
-            datadog="sum(last_1h):sum:tpc.rows.rejected{*} by {service}.as_count() > 0",
         ),
     ),
 )
