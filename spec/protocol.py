@@ -7,6 +7,11 @@ the network: a message may arrive at any time, again, or never. Whoever sends ge
 answer, or does not. `steps` yields everything that can happen next, in the words of the
 glossary.
 
+With `bad_rows` the last participant keeps what ledger refuses: the task then writes the
+other rows in a second round, as another branch. A participant without a service is no
+other: an executor that dies between the commit of its database and the receipt is a
+vote that is lost. Nothing is decided by a driver's presence, so it is not in here.
+
 A rule is a number of ARCHITECTURE.md's table; `without` names those that are taken out.
 Not in it: several partitions, views, time but for time-outs, a log that was put back.
 """
@@ -31,6 +36,9 @@ PREPARE: Final = "prepare"
 COMMIT: Final = "commit"
 ABORT: Final = "abort"
 
+ROUND: Final = 2
+"""A task's number is this much higher in its second round: the task, its twin."""
+
 FINISHED: Final = {COMMITTING: COMMITTED, ABORTING: ABORTED}
 
 
@@ -48,6 +56,7 @@ class Bounds(NamedTuple):
     twins: int = 0
     time_outs: int = 0
     refusals: int = 0
+    bad_rows: int = 0
     lost_answers: int = 0
     slow_uploads: int = 0
     take_overs: int = 0
@@ -258,8 +267,9 @@ class Protocol:
             story = f"Spark starts the task of {_name(id_)} a second time: a twin"
             yield Step(story, _sent(left, *twin), is_fault=True)
         wanted = self._everybody if self._keeps("1") else frozenset({0})
-        for task in (0, 1):
-            voted = {p for p, of in driver.votes if of == task}
+        for task in range(2 * ROUND):
+            alike = {task} if self._keeps("1 branch") else {*range(2 * ROUND)}
+            voted = {p for p, of in driver.votes if of in alike}
             if wanted <= voted:
                 then = driver._replace(step="ask", task=task)
                 story = f"{who} has the votes of {_task(task)}"
@@ -482,6 +492,16 @@ class Protocol:
             found = _stored(left, number, participant._replace(branches=refused))
             story = f"{_who(number)} cannot take a row of {_name(id_)}, and votes abort"
             yield Step(story, self._refused(found, id_), is_fault=True)
+        if number == 0 and task < ROUND and (left := _less(world, "bad_rows")):
+            refused = participant.branches | {(id_, task, ABORTED)}
+            found = _stored(left, number, participant._replace(branches=refused))
+            again = [Message(PREPARE, p, id_, task + ROUND) for p in self._everybody]
+            keeper = _who(len(world.participants) - 1)
+            story = (
+                f"{_who(number)} names a row of {_task(task)} of {_name(id_)} that it "
+                f"refuses: the task sends the others, and that row to {keeper}"
+            )
+            yield Step(story, _sent(found, *again), is_fault=True)
         if (left := _less(world, "slow_uploads")) and not participant.uploads:
             under_way = participant._replace(uploads=frozenset({(id_, task)}))
             rows = f"rows of {_task(task)} of {_name(id_)}"
@@ -653,7 +673,7 @@ class Protocol:
 
 def broken(world: World) -> str:
     """Say which promise does not hold in a world; empty if all do."""
-    return _twice(world) or _split(world) or _lost(world)
+    return _twice(world) or _apart(world) or _split(world) or _lost(world)
 
 
 def _twice(world: World) -> str:
@@ -662,6 +682,19 @@ def _twice(world: World) -> str:
         for batch in batches:
             if batches.count(batch) > 1:
                 return f"twice: {_who(number)} has the rows of batch {batch} two times"
+    return ""
+
+
+def _apart(world: World) -> str:
+    """Return where rows of two rounds, or of two tasks, are: none fits the others."""
+    tasks: dict[Id, set[int]] = {}
+    for one in world.participants:
+        for id_, task in one.rows:
+            tasks.setdefault(id_, set()).add(task)
+    for id_, several in tasks.items():
+        if len(several) > 1:
+            branches = " and of ".join(_task(task) for task in sorted(several))
+            return f"apart: rows of {_name(id_)} are of {branches}"
     return ""
 
 
@@ -761,7 +794,8 @@ def _name(id_: Id) -> str:
 
 
 def _task(task: int) -> str:
-    return ("the task", "its twin")[task]
+    who = ("the task", "its twin")[task % ROUND]
+    return who if task < ROUND else f"{who} in its second round"
 
 
 def _who(number: int) -> str:

@@ -22,6 +22,9 @@ WHOLE: Final = (
     Bounds(attempts=2, driver_crashes=0, rivals=1),
     ONE._replace(rivals=1, twins=1),
     Bounds(driver_crashes=1, lost_answers=1),
+    Bounds(driver_crashes=1, bad_rows=1),
+    ONE._replace(driver_crashes=1, twins=1, bad_rows=2),
+    ONE._replace(participants=3, driver_crashes=1, bad_rows=1),
 )
 """Together at least a million worlds, in all of which every promise holds."""
 
@@ -30,6 +33,7 @@ QUICK: Final = (
     ONE._replace(driver_crashes=1, time_outs=1, lost_answers=1),
     ONE._replace(refusals=1, slow_uploads=1, participant_crashes=1),
     Bounds(driver_crashes=1),
+    ONE._replace(driver_crashes=1, bad_rows=1),
 )
 """The same for a test."""
 
@@ -43,6 +47,7 @@ class Without(NamedTuple):
 
 WITHOUT: Final = (
     Without(("1",), ONE._replace(refusals=1)),
+    Without(("1 branch",), ONE._replace(bad_rows=1)),
     Without(("2",), ONE._replace(driver_crashes=1, log_crashes=1)),
     Without(("3",), ONE._replace(driver_crashes=1, time_outs=1)),
     Without(("4",), ONE._replace(twins=1)),
@@ -69,6 +74,7 @@ BEHIND: Final = ("6", "14", "17", "18 index", "18 attempt", "19")
 """Each of these stands behind another rule: without it alone, all promises hold."""
 
 WORDS: Final = {
+    "1 branch": "the votes that a commit stands on are about the same branches",
     "15 again": "a decision that is not answered is asked for again",
     "17 watermark": "`begin` looks at `forgotten_through`",
     "18 replay": "a batch that is decided commit is not begun again",
