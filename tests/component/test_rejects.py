@@ -24,6 +24,7 @@ from tracing_2pc import DeltaSink, FileSink, ParticipantSink, TableSink, write
 from tracing_2pc.core.errors import (
     AbortedError,
     ConfigurationError,
+    ContractError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
     RefusalError,
@@ -39,6 +40,7 @@ from tracing_2pc.outbox.choosing import Choice, conflict
 from tracing_2pc.outbox.records import Record
 from tracing_2pc.outbox.relay import Message
 from tracing_2pc.participant import TaggedRows
+from tracing_2pc.sinks import rejecting
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import served
 from tracing_2pc.wire import contract, reading
@@ -217,6 +219,21 @@ def test_too_many_rejected_rows_abort_the_batch(world):
     assert "row 1: ledger" in str(refused.value)
     assert "12345" not in str(refused.value)
     assert world.ids() == world.filed() == world.rejected() == []
+
+
+def test_a_partition_that_would_lose_a_row_aborts(sqlite, monkeypatch):
+    """Rows that were written and rows that were rejected are those that came."""
+    sqlite.table("id bigint CHECK (id <> 2), amount bigint")
+    without = rejecting._Kept.without
+
+    def losing(kept: Any, rejected: Any) -> Iterator[pa.RecordBatch]:
+        first, *others = without(kept, rejected)
+        return iter([first.slice(1), *others])
+
+    monkeypatch.setattr(rejecting._Kept, "without", losing)
+    with pytest.raises(ContractError, match=TEXTS["a row is lost"]):
+        sqlite.write(orders(1, 2, 3))
+    assert sqlite.ids() == sqlite.filed() == sqlite.rejected() == []
 
 
 def test_where_rejects_refuses_the_batch_aborts(world):

@@ -168,6 +168,7 @@ STORED_IN_PART = edit(PUBLICATIONS + "_messages", "if __r != __b.rows: ...")
 
 # --- the table -----------------------------------------------------------------------
 
+REJECTS_TEST = "component/test_rejects.py::"
 LOG_TEST = "contract/test_decision_log.py::"
 SQL_TEST = "contract/test_decision_log_sql.py::"
 ANSWERS_TEST = "contract/test_answers.py::"
@@ -223,6 +224,12 @@ MUTANTS: Final = (
             "(__name, __r.branch.partition)",
             "(__name, __r.branch)",
         ),
+    ),
+    mutant(
+        "1: decide takes written rows of one branch and rejected ones of another",
+        "unit/test_votes.py::test_a_vote_that_rejects_lacks"
+        "[receipts3-r about branch 0.7]",
+        edit(VOTES + "check_votes", "sorted(__voters.keys() ^ __keeping)", "[]"),
     ),
     mutant(
         "1: the coordinator asks for a commit that lacks a vote",
@@ -897,6 +904,25 @@ MUTANTS: Final = (
             "wire/contract.py::read_answer",
             '__item.get("transaction_id") == __id',
             "True",
+        ),
+    ),
+    mutant(
+        "rejects: a task that has lost a row votes commit",
+        REJECTS_TEST + "test_a_partition_that_would_lose_a_row_aborts",
+        edit(
+            "sinks/rejecting.py::_keep",
+            "count_rows(__receipts) + len(__rejected) != __kept.count",
+            "False",
+        ),
+    ),
+    mutant(
+        "rejects: a row is rejected for one of another transaction in doubt",
+        REJECTS_TEST
+        + "test_a_row_in_doubt_of_another_transaction_rejects_none[sqlite]",
+        edit(
+            "participant/resources/rejected_rows.py::_is_own",
+            "self._goes_in(connection, rows, is_hidden & others)",
+            "[]",
         ),
     ),
     mutant(
