@@ -1,1 +1,1 @@
-"""What is, and why: reads, and changes nothing."""
+"""The state of transactions, and its causes: reads, and changes nothing."""

@@ -1,4 +1,4 @@
-"""What comes next by itself, what a person may do, and what that would cost."""
+"""The next automatic steps, a person's possible actions, and their costs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONCLUDE: Final = "conclude"
 
 
 class NextStep(NamedTuple):
-    """What happens without a person, and when; None for never, or not known."""
+    """A step without a person, and its time; None for never, or not known."""
 
     what: str
     at: float | None = None
@@ -45,7 +45,7 @@ class NextStep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advice:
-    """What a person is told that can be done, and what that does and costs."""
+    """A possible action of a person, its effect and its costs."""
 
     command: str
     safe: bool  # it can only do what is decided, or what the log's rules allow
@@ -59,7 +59,7 @@ class Advice:
 
 
 class ActionContext(NamedTuple):
-    """What actions are chosen by."""
+    """The facts by which actions are chosen."""
 
     evidence: TransactionEvidence
     reports: Sequence[ParticipantReport]
@@ -75,29 +75,30 @@ class ActionContext(NamedTuple):
 
     @property
     def grave(self) -> set[str]:
-        """Participants at which something is wrong that no waiting mends."""
-        return {n for found in self.findings if found.grave for n in found.participants}
+        """Participants with a finding that no waiting mends."""
+        grave = (finding for finding in self.findings if finding.grave)
+        return {name for finding in grave for name in finding.participants}
 
     @property
     def is_undelivered(self) -> bool:
-        """Whether no participant was asked for the decision, for its driver is gone."""
+        """Whether its driver is gone, and has sent the decision to no participant."""
         return is_undelivered(self.evidence)
 
 
 def next_steps(context: ActionContext) -> tuple[NextStep, ...]:
-    """Return what comes next by itself, and when."""
+    """Return the next automatic steps, and their times."""
     record = context.evidence.record
     if record is None and context.may_be_begun:
         batch = context.evidence.transaction.batch
-        what = f"its query, when it begins batch {batch}, writes a record of it, and "
-        return (NextStep(f"{what}finishes what is prepared: start it"),)
+        step = f"its query, when it begins batch {batch}, writes a record of it, and "
+        return (NextStep(f"{step}finishes what is prepared: start it"),)
     if record is None:
         return (NextStep("nothing: no record of this log can finish it"),)
     if record.state is TransactionState.ACTIVE:
         return tuple(_until_decided(context, record))
     if record.state is TransactionState.QUARANTINED:
-        what = "nothing: automatic work has stopped, and its application cannot begin"
-        return (NextStep(what),)
+        step = "nothing: automatic work has stopped, and its application cannot begin"
+        return (NextStep(step),)
     if context.evidence.passed and record.finished is not None:
         return (NextStep("nothing: its stream begins no batch until it goes back"),)
     if record.finished is not None:
@@ -114,8 +115,8 @@ def _after_the_end(
         if record.is_launch:
             who = "`tracing-2pc launch`, by --again or of a changed file, tries"
         yield NextStep(f"{who} batch {batch} again, as attempt {attempt}")
-    what = "it is forgotten, once Spark has begun a later batch"
-    yield NextStep(what, finished + context.settings.keep_finished)
+    step = "it is forgotten, once Spark has begun a later batch"
+    yield NextStep(step, finished + context.settings.keep_finished)
 
 
 def _until_decided(
@@ -130,8 +131,8 @@ def _until_decided(
             "attempt is aborted"
         )
     if record.deadline is not None:
-        what = "out of time: its driver, or `tracing-2pc recover`, decides abort"
-        yield NextStep(what, record.deadline)
+        step = "out of time: its driver, or `tracing-2pc recover`, decides abort"
+        yield NextStep(step, record.deadline)
     yield NextStep("the next start of the query decides abort, and writes it again")
 
 
@@ -146,12 +147,12 @@ def _retries(context: ActionContext, record: TransactionRecord) -> Iterator[Next
             "recover`"
         )
         again = " again" if delivery and delivery.retries else ""
-        what = f"{name} is told to {record.decision}{again}: {how}"
-        yield NextStep(what, delivery.retry_at if delivery else None)
+        step = f"{name} is told to {record.decision}{again}: {how}"
+        yield NextStep(step, delivery.retry_at if delivery else None)
 
 
 def actions_for(context: ActionContext) -> tuple[Advice, ...]:
-    """Return what a person may do, safe things first."""
+    """Return a person's possible actions, safe ones first."""
     record = context.evidence.record
     if record is None or record.finished is not None:
         return (
@@ -210,7 +211,7 @@ def _go_back(context: ActionContext) -> Iterator[Advice]:
 def _bring_back(
     context: ActionContext, record: TransactionRecord | None
 ) -> Iterator[Advice]:
-    """Name who has lost a finished commit: the log has no more to tell them."""
+    """Name participants that lost a finished commit: the log cannot repeat it."""
     if record is None or record.decision is not Decision.COMMIT:
         return
     lost = [f for f in context.findings if f.kind is kinds.LOST]
@@ -225,7 +226,7 @@ def _bring_back(
 
 
 def _look_after_untold(context: ActionContext) -> Iterator[Advice]:
-    """Name what own sinks may still hold, which nothing here can ask about."""
+    """Name own sinks that may still hold branches: nothing here can ask them."""
     transaction = context.evidence.transaction
     for delivery in context.evidence.deliveries.values():
         if delivery.untold is not None:
@@ -349,7 +350,7 @@ def _resolve_at(
     outcome: Decision,
     cost: str | None = None,
 ) -> Advice:
-    """Return what a person may do at one participant; safe if it costs nothing."""
+    """Return an action at one participant; safe if it costs nothing."""
     name, evidence = report.participant, context.evidence
     verb = "shows" if outcome is Decision.COMMIT else "drops"
     effect = f"{verb} what is prepared there; frees {format_load(report.holds)}"

@@ -1,4 +1,4 @@
-"""Reads in Spark's checkpoint what a query does next; changes nothing."""
+"""Reads a query's next batch from Spark's checkpoint; changes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracing_2pc.core.errors import ConfigurationError
 
 
 class Checkpoint(NamedTuple):
-    """What Spark keeps of a query: its id, and the newest batch that it has begun."""
+    """Spark's record of a query: its id, and the newest batch that it has begun."""
 
     folder: Path
     query: str
@@ -52,7 +52,7 @@ def read_checkpoint(reference: str) -> Checkpoint:
 
 
 def _read(folder: Path) -> tuple[Checkpoint, str | None]:
-    """Return what it says, and why it cannot be used."""
+    """Return its content, and the reason for which it cannot be used."""
     query = _json_of(folder / "metadata", line=0)
     query = query.get("id") if isinstance(query, dict) else None
     begun, committed = _batches(folder / "offsets"), _batches(folder / "commits")
@@ -64,8 +64,8 @@ def _read(folder: Path) -> tuple[Checkpoint, str | None]:
     if not begun:
         return checkpoint, "no batch has begun in it: start the query"
     if newest not in (last, last - 1):
-        what = f"offsets/ ends with {last} and commits/ with {newest}"
-        return checkpoint, f"{what}: {copied}"
+        ends = f"offsets/ ends with {last} and commits/ with {newest}"
+        return checkpoint, f"{ends}: {copied}"
     for part in ("offsets", "commits")[: 1 if checkpoint.in_flight else 2]:
         if _json_of(folder / part / str(last), line=1) is None:
             return checkpoint, f"{part}/{last} is empty or torn: {copied}"
@@ -79,7 +79,7 @@ def _batches(folder: Path) -> set[int]:
 
 
 def _json_of(file: Path, line: int) -> object:
-    """Return what a line of a file of Spark's holds; None where it is torn."""
+    """Return the content of a line of a file of Spark's; None where it is torn."""
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
     try:
         return json.loads(lines[line])

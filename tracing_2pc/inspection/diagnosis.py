@@ -1,6 +1,6 @@
-"""What is wrong with a transaction, why, and what is safe: opinions. No I/O.
+"""Diagnoses of a transaction, their causes and safe actions: opinions. No I/O.
 
-A detector finds what looks wrong; any exemption that applies has it left alone. An
+A detector finds a symptom; it is left alone if any exemption applies. An
 exemption reads one kind of evidence. Ages of branches in doubt are by their
 participant's clock, ages of records by the log's times against our clock.
 """
@@ -52,7 +52,7 @@ _SEALED: Final = (ParticipantState.COMMITTED, ParticipantState.ABORTED)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a person should know, as every face says it."""
+    """Something that a person should know, in the same words on every face."""
 
     # A transaction, or what could not be read or is not as it must be.
     about: TransactionId | Source
@@ -67,14 +67,14 @@ class Finding:
 
     @property
     def transaction(self) -> TransactionId:
-        """The one that it is about, where there is a verdict."""
+        """The transaction that it is about, where there is a verdict."""
         if not isinstance(self.about, TransactionId):
             raise TypeError(f"{self.about} is no transaction")
         return self.about
 
     @property
     def text(self) -> str:
-        """The kind where it is a word of its own, and why."""
+        """The kind where it is a word of its own, and the evidence."""
         if self.kind.is_bare:
             return self.why
         word = str(self.kind)  # that of a diagnosis stands in the manual as it is
@@ -93,7 +93,7 @@ class Finding:
         return self.kind.is_grave
 
     def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON; `where` is what it is about."""
+        """Return it as plain JSON; `where` is its subject."""
         words = (self.kind, self.severity, self.verdict)
         kind, severity, verdict = (
             None if word is None else str(word) for word in words
@@ -116,22 +116,22 @@ def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: (f.severity is not Severity.CRITICAL, -f.age))
 
 
-class _Found(NamedTuple):
-    """What a detector has found, before exemptions are asked."""
+class _Detection(NamedTuple):
+    """A detector's result, before exemptions are asked."""
 
     participants: tuple[str, ...]
     age: float
     verdict: Verdict | None
-    why: str
+    symptom: str
 
 
-Detector: TypeAlias = Callable[[TransactionEvidence], _Found | None]
+Detector: TypeAlias = Callable[[TransactionEvidence], _Detection | None]
 Exemption: TypeAlias = Callable[[TransactionEvidence, Settings], str | None]
-"""Returns why a transaction must be left alone; None if this does not apply."""
+"""Returns the reason to leave a transaction alone; None if it does not apply."""
 
 
 def diagnose(evidence: Evidence, settings: Settings) -> list[Finding]:
-    """Return what is wrong. Nothing, where the log could not be read."""
+    """Return all diagnoses. None, where the log could not be read."""
     return [
         finding
         for case in evidence.transactions(settings.safety_interval)
@@ -142,36 +142,35 @@ def diagnose(evidence: Evidence, settings: Settings) -> list[Finding]:
 def diagnose_transaction(
     case: TransactionEvidence, settings: Settings
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Return what is wrong with one transaction, and why the rest is left alone.
+    """Return one transaction's diagnoses, and the reasons to leave the rest alone.
 
-    The gravest first; *stuck*, *quarantined* and *held back* only if nothing graver is
-    wrong.
+    The gravest first; *stuck*, *quarantined* and *held back* only without a graver one.
     """
     diagnoses: list[Finding] = []
     left_alone: list[str] = []
     for kind, (detect, exemptions) in DETECTORS.items():
         if diagnoses and kind is kinds.STUCK:
             break
-        if (found := detect(case)) is None:
+        if (detection := detect(case)) is None:
             continue
-        reasons = [why for exempt in exemptions if (why := exempt(case, settings))]
+        reasons = list(filter(None, (exempt(case, settings) for exempt in exemptions)))
         left_alone += reasons
         if not reasons:
-            late = found.age >= settings.stuck_critical
-            diagnoses.append(_finding(case, kind, found, late=late))
+            late = detection.age >= settings.stuck_critical
+            diagnoses.append(_finding(case, kind, detection, late=late))
     if not diagnoses:
         diagnoses += _by_state(case)
     for delivery in case.deliveries.values():
         if delivery.untold is not None:
-            found = _Found((delivery.participant,), 0.0, None, delivery.untold)
-            diagnoses.append(_finding(case, kinds.NOT_TOLD, found))
+            detection = _Detection((delivery.participant,), 0.0, None, delivery.untold)
+            diagnoses.append(_finding(case, kinds.NOT_TOLD, detection))
     return tuple(diagnoses), tuple(dict.fromkeys(left_alone))
 
 
 def _finding(
     case: TransactionEvidence,
     kind: Kind,
-    found: _Found,
+    detection: _Detection,
     *,
     late: bool = False,
 ) -> Finding:
@@ -182,36 +181,36 @@ def _finding(
         case.transaction,
         kind,
         Severity.CRITICAL if late else kind.severity,
-        found.participants,
-        case.now - found.age,
-        found.age,
-        found.verdict,
-        found.why,
+        detection.participants,
+        case.now - detection.age,
+        detection.age,
+        detection.verdict,
+        detection.symptom,
         cure,
     )
 
 
 def _by_state(case: TransactionEvidence) -> Iterator[Finding]:
-    """Yield what a record's state alone says: a person must decide, or it waits."""
+    """Yield the findings of a record's state alone: quarantined, or held back."""
     record, application = case.record, case.transaction.application
     if record is None:
         return
     if record.state is TransactionState.QUARANTINED:
-        why = (
+        symptom = (
             "an answer contradicts the decision: work on it has stopped, and "
             f"{application} begins no batch until a person has looked"
         )
-        found = _Found(record.pending, case.idle, None, why)
-        yield _finding(case, kinds.QUARANTINED, found)
+        detection = _Detection(record.pending, case.idle, None, symptom)
+        yield _finding(case, kinds.QUARANTINED, detection)
     elif reason := held_back(case):
-        found = _Found(record.pending, case.idle, None, reason)
-        yield _finding(case, kinds.HELD_BACK, found)
+        detection = _Detection(record.pending, case.idle, None, reason)
+        yield _finding(case, kinds.HELD_BACK, detection)
 
 
 # --- detectors -----------------------------------------------------------------------
 
 
-def _diverged(case: TransactionEvidence) -> _Found | None:
+def _diverged(case: TransactionEvidence) -> _Detection | None:
     """A participant went against the decision, or two against each other."""
     answers = case.answers.items()
     outcomes = {n: outcome for n, answer in answers if (outcome := _outcome_of(answer))}
@@ -220,20 +219,20 @@ def _diverged(case: TransactionEvidence) -> _Found | None:
         if len(set(outcomes.values())) < 2:
             return None
         against = sorted(outcomes)
-        why = "; ".join(f"{name} has {outcomes[name]}" for name in against)
+        symptom = "; ".join(f"{name} has {outcomes[name]}" for name in against)
     else:
         committed, aborted = _SEALED
         expected = committed if decision is Decision.COMMIT else aborted
         against = [name for name, outcome in outcomes.items() if outcome != expected]
         if not against:
             return None
-        why = "; ".join(f"{name} has {outcomes[name]} it" for name in against)
-        why = f"it is decided {decision}, and {why}"
-    return _Found(tuple(against), case.idle, Verdict.ESCALATE, why)
+        symptom = "; ".join(f"{name} has {outcomes[name]} it" for name in against)
+        symptom = f"it is decided {decision}, and {symptom}"
+    return _Detection(tuple(against), case.idle, Verdict.ESCALATE, symptom)
 
 
 def _outcome_of(answer: Shown) -> ParticipantState | None:
-    """Return what a participant has made of it: committed, aborted, or nothing yet.
+    """Return a participant's outcome of it: committed, aborted, or None yet.
 
     A branch that a person committed by hand counts before the participant was told.
     """
@@ -244,14 +243,15 @@ def _outcome_of(answer: Shown) -> ParticipantState | None:
     return None
 
 
-def _lost(case: TransactionEvidence) -> _Found | None:
-    """Passed without a commit, or a participant knows nothing of what it voted for."""
+def _lost(case: TransactionEvidence) -> _Detection | None:
+    """Passed without a commit, or a participant does not know a branch of its vote."""
     if case.passed and case.record is not None:
-        why = (
+        symptom = (
             f"it is not committed, and Spark has begun batch {case.record.passed_by} "
             "without writing its batch anew, as if that was done"
         )
-        return _Found(case.record.participants, case.idle, Verdict.ESCALATE, why)
+        names = case.record.participants
+        return _Detection(names, case.idle, Verdict.ESCALATE, symptom)
     if case.record is None or case.record.decision is not Decision.COMMIT:
         return None
     answers = case.answers
@@ -263,8 +263,8 @@ def _lost(case: TransactionEvidence) -> _Found | None:
     if not participants:
         return None
     states = "; ".join(f"{name} says {answers[name].state}" for name in participants)
-    why = f"it is decided commit, and what was prepared is not there: {states}"
-    return _Found(participants, case.idle, Verdict.ESCALATE, why)
+    symptom = f"it is decided commit, and what was prepared is not there: {states}"
+    return _Detection(participants, case.idle, Verdict.ESCALATE, symptom)
 
 
 def _lacks(record: TransactionRecord, name: str, answer: Shown) -> bool:
@@ -278,21 +278,21 @@ def _lacks(record: TransactionRecord, name: str, answer: Shown) -> bool:
     return bool(chosen - {branch.branch for branch in answer.branches})
 
 
-def _decided_not_applied(case: TransactionEvidence) -> _Found | None:
+def _decided_not_applied(case: TransactionEvidence) -> _Detection | None:
     """Decided commit, and a participant that can be reached still has it prepared."""
     if case.record is None or case.record.state is not TransactionState.COMMITTING:
         return None
     names = tuple(n for n in case.record.pending if n in case.prepared)
     if not names:
         return None
-    why = (
+    symptom = (
         f"it was decided commit {format_duration(case.idle)} ago, and is still "
         f"prepared at {join_names(names)}{_format_cause(case, names)}"
     )
-    return _Found(names, case.idle, Verdict.FINISH, why)
+    return _Detection(names, case.idle, Verdict.FINISH, symptom)
 
 
-def _orphaned(case: TransactionEvidence) -> _Found | None:
+def _orphaned(case: TransactionEvidence) -> _Detection | None:
     """Prepared, and no record of this log can finish it."""
     prepared = case.prepared
     unfinished = case.record is not None and case.record.finished is None
@@ -300,15 +300,15 @@ def _orphaned(case: TransactionEvidence) -> _Found | None:
         return None
     rows = format_count(sum(p.rows for p in prepared.values()), "row")
     verdict, because = why_no_record(case)
-    why = (
+    symptom = (
         f"{rows} have been prepared at {join_names(prepared)} for "
         f"{format_duration(case.oldest)}; {because}"
     )
-    return _Found(tuple(prepared), case.oldest, verdict, why)
+    return _Detection(tuple(prepared), case.oldest, verdict, symptom)
 
 
 def why_no_record(evidence: TransactionEvidence) -> tuple[Verdict, str]:
-    """Return what is safe with what no record can finish, and why none can."""
+    """Return the verdict on branches that no record can finish, and its reason."""
     application = evidence.transaction.application
     if not evidence.known:
         return Verdict.LEAVE, (
@@ -329,28 +329,31 @@ def why_no_record(evidence: TransactionEvidence) -> tuple[Verdict, str]:
     )
 
 
-def _stuck(case: TransactionEvidence) -> _Found | None:
+def _stuck(case: TransactionEvidence) -> _Detection | None:
     """On record, and idle."""
     record, idle = case.record, format_duration(case.idle)
     if record is None:
         return None
     if record.state is TransactionState.ACTIVE:
-        why = f"it was begun {idle} ago and is not decided: "
+        symptom = f"it was begun {idle} ago and is not decided: "
         if record.deadline is not None:
-            why += "by now no driver can be at it"
+            symptom += "by now no driver can be at it"
         else:
-            why += "its transaction_timeout is 0, so its driver may be at it"
+            symptom += "its transaction_timeout is 0, so its driver may be at it"
         names = tuple(n for n in record.participants if n in case.prepared)
-        return _Found(names or record.participants, case.idle, Verdict.ABORT, why)
+        names = names or record.participants
+        return _Detection(names, case.idle, Verdict.ABORT, symptom)
     if record.state not in UNFINISHED:
         return None
-    why = (
+    symptom = (
         f"it is decided {record.decision}, and for {idle} not acknowledged by "
         f"{join_names(record.pending)}{_format_cause(case, record.pending)}"
     )
     if own := [name for name in record.pending if name in record.job_only]:
-        why += f"; only the job can tell {join_names(own)}, a sink of its own: start it"
-    return _Found(record.pending, case.idle, Verdict.FINISH, why)
+        symptom += (
+            f"; only the job can tell {join_names(own)}, a sink of its own: start it"
+        )
+    return _Detection(record.pending, case.idle, Verdict.FINISH, symptom)
 
 
 # --- exemptions ----------------------------------------------------------------------
@@ -395,7 +398,7 @@ def _idle_in_time(case: TransactionEvidence, settings: Settings) -> str | None:
 
 
 def _attempt_is_live(case: TransactionEvidence, settings: Settings) -> str | None:
-    """By the log: nobody but its driver judges what it may still be writing."""
+    """By the log: only its driver judges a batch that it may still be writing."""
     if case.record is None or case.record.state is not TransactionState.ACTIVE:
         return None
     if not _is_in_time(case, settings):
@@ -407,7 +410,7 @@ def _attempt_is_live(case: TransactionEvidence, settings: Settings) -> str | Non
 
 
 def _allowed_idle(case: TransactionEvidence, settings: Settings) -> float:
-    """Return how long it may be idle; an active attempt as long as its job has set.
+    """Return its longest idle time; an active attempt's is set by its job.
 
     Without a timeout a driver may write for ever; then it is diagnosed when it would
     be critical.
@@ -456,10 +459,10 @@ DETECTORS: Final[Mapping[Kind, tuple[Detector, tuple[Exemption, ...]]]] = {
 
 
 def held_back(case: TransactionEvidence) -> str | None:
-    """Return which participants hold back an application that waits for its commit.
+    """Name the participants that hold back an application that waits for its commit.
 
-    None for no participant. Named from the first try in vain on, or `LATE` after the
-    decision: nothing is wrong yet, but a person who looks wants to know.
+    None for no participant. Named from the first failed try on, or `LATE` after the
+    decision: nothing is wrong yet, but a person who looks needs the cause.
     """
     record = case.record
     if record is None or record.state is not TransactionState.COMMITTING:
@@ -474,14 +477,14 @@ def held_back(case: TransactionEvidence) -> str | None:
     if not pending:
         return None
     # A driver that is gone holds it back, and no participant.
-    by = "" if is_undelivered(case) else f" by {join_names(pending)}"
+    holders = "" if is_undelivered(case) else f" by {join_names(pending)}"
     since = format_time_of_day(decided, case.now)
     cause = _format_cause(case, pending)
-    return f"{record.id.application} is held back{by} since {since}{cause}"
+    return f"{record.id.application} is held back{holders} since {since}{cause}"
 
 
 class Awaited(NamedTuple):
-    """Who a transaction waits for, as far as that can be seen."""
+    """The participants that a transaction waits for, as far as that can be seen."""
 
     names: str  # *ledger's vote*, or *its driver*
     participants: tuple[str, ...] = ()
@@ -489,10 +492,10 @@ class Awaited(NamedTuple):
 
 
 def find_awaited(case: TransactionEvidence) -> Awaited | None:
-    """Return whose votes an attempt waits for; None where nobody is seen to be missing.
+    """Return the votes that an attempt waits for; None if none is known missing.
 
-    A task asks after the begin of its attempt, and for `PREPARE_SECONDS`. When it began
-    to ask is on no record: so the time is at least what is left since the begin.
+    A task asks after the begin of its attempt, and for `PREPARE_SECONDS`. No record has
+    the time of its first request: so the time left is at least that since the begin.
     """
     record, silent = case.record, case.silent
     if record is None or not silent or is_driver_gone(case):
@@ -507,17 +510,17 @@ def find_awaited(case: TransactionEvidence) -> Awaited | None:
         gives_up = f"its job gives up in {format_duration(left)} at the earliest"
     names = join_names(f"{name}'s" for name in silent)
     names += " vote" if len(silent) == 1 else " votes"
-    why = (
+    wait = (
         f"it waits for {names}, for {format_duration(begun)} at most "
         f"({'; '.join(causes)}); {gives_up}"
     )
-    return Awaited(names, tuple(silent), why)
+    return Awaited(names, tuple(silent), wait)
 
 
 def find_all_awaited(
     evidence: Evidence, settings: Settings
 ) -> dict[TransactionId, Awaited]:
-    """Return the same of each attempt, and what is decided and waits for its driver."""
+    """Return the same of each attempt, and decided ones that wait for their driver."""
     awaited = dict[TransactionId, Awaited]()
     for case in evidence.transactions(settings.safety_interval):
         if (votes := find_awaited(case)) is not None:
@@ -536,7 +539,7 @@ def is_driver_gone(case: TransactionEvidence) -> bool:
 
 
 def is_undelivered(case: TransactionEvidence) -> bool:
-    """Whether no participant was asked for the decision, for its driver is gone."""
+    """Whether its driver is gone, and has sent the decision to no participant."""
     record = case.record
     if record is None or record.state not in UNFINISHED:
         return False  # who has acknowledged it is not among the evidence any more
@@ -546,7 +549,7 @@ def is_undelivered(case: TransactionEvidence) -> bool:
 
 
 def _format_cause(case: TransactionEvidence, names: Iterable[str]) -> str:
-    """Return what is known of the tries to deliver it, or that nobody tries."""
+    """Describe the tries to deliver it, or state that no process tries."""
     if case.job is not None and is_undelivered(case):
         return f": nobody delivers it: {case.job.describe(case.now)}"
     return _format_tries(case.deliveries, names)

@@ -1,4 +1,4 @@
-"""What a round of reading has brought, and what of it is about one transaction.
+"""The evidence of a round of reading, and the part about one transaction.
 
 The order of reading makes it evidence: the lists of all participants, then the log,
 a pause, then the lists again. Before every prepare a record is written, so that a
@@ -34,7 +34,7 @@ from tracing_2pc.inspection.participants import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """What the log had, read after the first lists and before the second ones."""
+    """The log's content, read after the first lists and before the second ones."""
 
     # Of unfinished transactions, as are `deliveries`.
     records: Mapping[TransactionId, TransactionRecord]
@@ -83,7 +83,7 @@ def may_be_begun(log: LogReader, transaction: TransactionId) -> bool:
 
 
 def is_newest(log: LogReader, transaction: TransactionId) -> bool:
-    """Whether nothing later of its application is on record."""
+    """Whether no later transaction of its application is on record."""
     chosen = TransactionFilter(transaction.application, limit=1)
     return all(row.transaction == transaction for row in log.transactions(chosen))
 
@@ -125,7 +125,7 @@ class TransactionEvidence:
 
     @property
     def last_step(self) -> float:
-        """When it was begun, decided or last acknowledged, by the log's times."""
+        """The time of its begin, decision or last acknowledgement, by the log."""
         if self.record is None:
             return 0.0
         times = [d.acknowledged for d in self.deliveries.values() if d.acknowledged]
@@ -194,7 +194,7 @@ class Evidence:
                 )
 
     def votes_of(self, record: TransactionRecord) -> Votes:
-        """Return where an attempt is prepared, by what participants listed last."""
+        """Return the participants of an attempt by their vote, from the last lists."""
         id_, votes = record.id, Votes([], [], [])
         for name in record.participants:
             listing = self.second.get(key_of(self.second, id_.application, name))
@@ -228,19 +228,19 @@ def find_silent(
     prepared: Collection[str],
     descriptions: Mapping[str, ParticipantDescription],
 ) -> dict[str, str]:
-    """Return which have prepared nothing, and do not answer or are not ready; and why.
+    """Return participants that have prepared nothing and are not ready, with causes.
 
-    By how they are now. One that has voted before, and went down then, is named, too,
-    unless it was read meanwhile.
+    One that does not answer is not ready. By their state now: one that has voted
+    before, and went down then, is named, too, unless it was read meanwhile.
     """
     silent = dict[str, str]()
     for name in record.participants:
         key = key_of(descriptions, record.id.application, name)
-        of = descriptions.get(key)
-        if of is None or not of.answers or name in prepared:
+        description = descriptions.get(key)
+        if description is None or not description.answers or name in prepared:
             continue
-        if why := of.unreachable or of.unready:
-            silent[name] = why
+        if problem := description.unreachable or description.unready:
+            silent[name] = problem
     return silent
 
 
@@ -263,7 +263,7 @@ def _in_both(first: Listing, second: Listing) -> Listing:
 def sum_prepared(
     lists: Lists, least: float = 0.0
 ) -> dict[TransactionId, dict[str, PreparedSummary]]:
-    """Sum up by transaction and participant what is at least `least` seconds old."""
+    """Sum up branches of at least `least` seconds by transaction and participant."""
     sums: dict[TransactionId, dict[str, PreparedSummary]] = {}
     for key, listing in lists.items():
         name = name_of(key)

@@ -1,7 +1,7 @@
-"""What is wrong: one list, for each command, the console, metrics and exit codes.
+"""All findings: one list, for each command, the console, metrics and exit codes.
 
-`diagnosis.py` judges transactions. Here are the others: what could not be read, what a
-participant has to say of itself, what its outbox waits for; and how all are ordered.
+`diagnosis.py` judges transactions. Here are the others: unreadable sources, reports of
+participants about themselves and their outboxes; and the order of all.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LATELY: Final = 3600.0
 """Seconds for which rejected rows are a finding: as long as they are an alert."""
 
 CURE_OF_LOG: Final = "start its database, or mend `log` in the settings"
-"""What mends that the log cannot be reached."""
+"""The cure where the log cannot be reached."""
 
 _DURABLE: Final[Mapping[str, frozenset[str]]] = {
     "journal_mode": frozenset({"wal"}),
@@ -60,17 +60,17 @@ _DURABLE: Final[Mapping[str, frozenset[str]]] = {
     "full_page_writes": frozenset({"on"}),
     "synchronous_commit": frozenset({"on", "local", "remote_write", "remote_apply"}),
 }
-"""What keeps a decision through a crash, by the name of a database's setting."""
+"""Values that keep a decision through a crash, by the name of a database's setting."""
 
 
 def find_all(evidence: Evidence, settings: Settings) -> list[Finding]:
-    """Return all that is wrong or not known, as far as was read; the gravest first."""
-    found = [*diagnose(evidence, settings), *find_others(evidence, settings)]
-    return gravest_first(found)
+    """Return all findings, unreadable sources among them; the gravest first."""
+    findings = [*diagnose(evidence, settings), *find_others(evidence, settings)]
+    return gravest_first(findings)
 
 
 def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
-    """Yield what is not about one transaction: sources, participants, outboxes."""
+    """Yield findings beside those of transactions: sources, participants, outboxes."""
     if (log := evidence.log) is not None:
         yield from find_read_only(log.read_only)
         for job in log.jobs.values():
@@ -79,23 +79,23 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
         yield from _not_reached(log, evidence, settings)
         yield from _clock_set_back(log, evidence.now, settings)
         yield from _misdirected(evidence, log)
-    for source, why in evidence.unreadable.items():
-        yield _unreadable(source, why, evidence, settings)
+    for source, error in evidence.unreadable.items():
+        yield _unreadable(source, error, evidence, settings)
     for name, skew in evidence.skews.items():
         if abs(skew) > SKEW:
             source = participant_source(name)
             ahead = "ahead of" if skew > 0 else "behind"
-            why = (
+            difference = (
                 f"its clock is {format_duration(abs(skew))} {ahead} this machine's: "
                 "ages of what is in doubt are by its clock, ages on record by the "
                 "log's, and diagnoses compare them"
             )
-            yield fault(source, why, kind=kinds.CLOCK_DIFFERS)
+            yield fault(source, difference, kind=kinds.CLOCK_DIFFERS)
     for name, description in evidence.descriptions.items():
         source = participant_source(name)
-        said = description.unreachable or description.refused or description.unready
-        if said and source not in evidence.unreadable:
-            yield _unreadable(source, said, evidence, settings)
+        problem = description.unreachable or description.refused or description.unready
+        if problem and source not in evidence.unreadable:
+            yield _unreadable(source, problem, evidence, settings)
         yield from _of_gauges(source, description.gauges, evidence.now)
         refused = evidence.refused.get(name, QuarantineListing((), evidence.now))
         yield from _of_queue(name, description, refused, evidence.now, settings)
@@ -107,11 +107,11 @@ def find_others(evidence: Evidence, settings: Settings) -> Iterator[Finding]:
 
 
 def find_at_outboxes(evidence: Evidence, settings: Settings) -> list[Finding]:
-    """Return what is about outboxes only, and which gave no list."""
-    found = find_others(evidence, settings)
+    """Return findings about outboxes only, and about those that gave no list."""
+    findings = find_others(evidence, settings)
     return gravest_first(
         finding
-        for finding in found
+        for finding in findings
         if isinstance(finding.about, Source) and finding.about.kind is SourceKind.OUTBOX
     )
 
@@ -123,22 +123,23 @@ _WAITING: Final[Mapping[RelayTrouble | None, Kind]] = {
     RelayTrouble.UNREADABLE: kinds.POSITION_UNREADABLE,
     RelayTrouble.REFUSED: kinds.NOT_PUBLISHED,
 }
-"""What it is when something waits at an outbox, by a relay's trouble."""
+"""The kind of a request that waits at an outbox, by a relay's trouble."""
 
 
 def _of_outbox(name: str, listing: QuarantineListing, now: float) -> Iterator[Finding]:
-    """Yield a finding for each application that waits there, and each reason."""
+    """Yield a finding for each application that waits there, and each cause."""
     groups: dict[tuple[str, RelayTrouble | None], list[QuarantinedRequest]] = {}
     for request in listing.requests:
         application = request.key.transaction.application
         groups.setdefault((application, request.trouble), []).append(request)
     for (application, trouble), requests in groups.items():
-        kind, of = _WAITING[trouble], "refused request"
+        kind, unit = _WAITING[trouble], "refused request"
         first = min(requests, key=lambda request: request.since)
         since = now - (listing.now - first.since)
-        why = kind.words
+        cause = kind.words
         if trouble is not None:
-            of, why = "transaction", f"{why} at {first.key.transaction}: {first.body}"
+            unit = "transaction"
+            cause = f"{cause} at {first.key.transaction}: {first.body}"
         more = " or more" if listing.more else ""
         yield Finding(
             Source(SourceKind.OUTBOX, name, application),
@@ -148,23 +149,23 @@ def _of_outbox(name: str, listing: QuarantineListing, now: float) -> Iterator[Fi
             since,
             now - since,
             None,
-            f"{format_count(len(requests), of)}{more} of {application}, since "
-            f"{format_time_of_day(since, now)}: {why}",
+            f"{format_count(len(requests), unit)}{more} of {application}, since "
+            f"{format_time_of_day(since, now)}: {cause}",
             kind.cure,
         )
 
 
 def fault(
-    source: Source, why: str, cure: str = "", kind: Kind = kinds.FAULT
+    source: Source, problem: str, cure: str = "", kind: Kind = kinds.FAULT
 ) -> Finding:
-    """Return what is wrong with a source, and what mends it: as a rule its kind's."""
+    """Return a finding about a source; its cure is by default its kind's."""
     names = tuple(filter(None, [source.participant]))
     cure = cure or kind.cure
-    return Finding(source, kind, kind.severity, names, 0.0, 0.0, None, why, cure)
+    return Finding(source, kind, kind.severity, names, 0.0, 0.0, None, problem, cure)
 
 
 def is_of_another(about: TransactionId | Source, application: str | None) -> bool:
-    """Whether it is about applications only that are not asked for; None is all."""
+    """Whether it is about other applications than the one given; None is all."""
     if application is None:
         return False
     if isinstance(about, TransactionId) or about.kind is not SourceKind.SCOPE:
@@ -179,38 +180,38 @@ _START: Final = "start it (restart it where it hangs: nothing is lost)"
 _START_DATABASE: Final = "start its database; see its own log"
 
 _SILENT: Final = "database did not answer"
-"""In what is answered where a participant does not know the cause."""
+"""In a participant's answer where it does not know the cause."""
 
 _LOOK_THERE: Final = "ask it by its own means: no decision is missed, and none shown"
 
 
 def not_read(name: str, error: str) -> Finding:
-    """Return that a participant did not answer about one transaction."""
-    source, why = participant_source(name), without_participant(name, error)
+    """Return a finding: a participant did not answer about one transaction."""
+    source, problem = participant_source(name), without_participant(name, error)
     cure = f"{_START}, or mend its address in the settings"
-    return fault(source, why, cure, kinds.UNREADABLE)
+    return fault(source, problem, cure, kinds.UNREADABLE)
 
 
 def _unreadable(
-    source: Source, why: str, evidence: Evidence, settings: Settings
+    source: Source, problem: str, evidence: Evidence, settings: Settings
 ) -> Finding:
-    why = without_participant(source.participant, why)
+    problem = without_participant(source.participant, problem)
     cure = CURE_OF_LOG
     if source.kind is SourceKind.SCOPE:
         cure = "a token without an application in its tokens file, if it is to be seen"
     elif source.kind in (SourceKind.RECORDS, SourceKind.JOBS):
         cure = "do what it says"
-    elif (of := evidence.descriptions.get(source.participant)) is not None:
-        cure = f"{_START}, or mend its address ({of.url}) in the settings"
-        if of.refused is not None:
-            why = why.removesuffix("; set it")  # the cure says how
+    elif (description := evidence.descriptions.get(source.participant)) is not None:
+        cure = f"{_START}, or mend its address ({description.url}) in the settings"
+        if description.refused is not None:
+            problem = problem.removesuffix("; set it")  # the cure says how
             cure = "set `token` (TPC_TOKEN) to the operator's word in its tokens file"
             cure += export_of_token(settings)
-        elif not of.answers:
+        elif not description.answers:
             cure = _LOOK_THERE
-        elif of.unreachable is None:
-            cure = _START_DATABASE if _SILENT in why else "do what it says"
-    return fault(source, why, cure, kinds.UNREADABLE)
+        elif description.unreachable is None:
+            cure = _START_DATABASE if _SILENT in problem else "do what it says"
+    return fault(source, problem, cure, kinds.UNREADABLE)
 
 
 def export_of_token(settings: Settings) -> str:
@@ -233,21 +234,24 @@ def _not_reached(
     own_sinks = {name for record in log.records.values() for name in record.job_only}
     for id_, record in log.records.items():
         if record.decided is not None and record.decided <= before:
-            told = record.own_sinks - record.job_only
+            reachable = record.own_sinks - record.job_only
             for name in record.pending:
-                if name not in told:
+                if name not in reachable:
                     key = key_of(evidence.participants, id_.application, name)
                     waiting.setdefault(key, []).append(str(id_))
     for name, ids in waiting.items():
         if name not in evidence.participants and evidence.participants:
             more = len(ids) - 1
             waits = f"{ids[0]} and {more} more wait" if more else f"{ids[0]} waits"
-            why, cure = OWN_SINK
+            obstacle, cure = OWN_SINK
             if name not in own_sinks:
                 record = log.records[TransactionId.parse(ids[0])]
-                why, cure = NO_ADDRESS, how_to_add(name, record.address_of(name))
-            source, why = participant_source(name), f"{why}, and {waits} for it"
-            yield fault(source, why, cure, kinds.UNREADABLE)
+                obstacle, cure = NO_ADDRESS, how_to_add(name, record.address_of(name))
+            source, problem = (
+                participant_source(name),
+                f"{obstacle}, and {waits} for it",
+            )
+            yield fault(source, problem, cure, kinds.UNREADABLE)
 
 
 def _clock_set_back(
@@ -271,33 +275,31 @@ def _clock_set_back(
 
 
 def find_read_only(reason: str) -> Iterator[Finding]:
-    """Yield that nobody can write the log, if there is a reason."""
+    """Yield a finding if there is a reason for which no process can write the log."""
     if reason:
-        why = (
+        problem = (
             f"its database is {reason}. Until then nothing is begun or decided, and it "
             "is not known whether jobs run"
         )
-        yield fault(Source(SourceKind.LOG), why, kind=kinds.LOG_READ_ONLY)
+        yield fault(Source(SourceKind.LOG), problem, kind=kinds.LOG_READ_ONLY)
 
 
 def find_in_job(job: Job, now: float) -> Iterator[Finding]:
-    """Yield what is wrong with a job: it is down, or two drivers are at it."""
-    about, why = Source(SourceKind.JOB, application=job.application), job.describe(now)
+    """Yield findings about a job: it is down, or two drivers run it."""
+    about = Source(SourceKind.JOB, application=job.application)
     if job.is_down:
         kind = kinds.JOB_FAILED if job.state is JobState.FAILED else kinds.JOB_GONE
         severity = Severity.CRITICAL if job.age >= MISSED else kind.severity
         yield dataclasses.replace(
-            fault(about, why, kind=kind),
+            fault(about, job.describe(now), kind=kind),
             severity=severity,
             since=now - job.age,
             age=job.age,
         )
     for other in job.others:
-        at = describe_driver(other)
-        why = (
-            f"an earlier run is still seen, {at}, beside {describe_driver(job.newest)}"
-        )
-        yield fault(about, why, kind=kinds.TWO_DRIVERS)
+        earlier, newest = describe_driver(other), describe_driver(job.newest)
+        rivals = f"an earlier run is still seen, {earlier}, beside {newest}"
+        yield fault(about, rivals, kind=kinds.TWO_DRIVERS)
 
 
 def _rejected(log: LogEvidence, now: float) -> Iterator[Finding]:
@@ -309,13 +311,13 @@ def _rejected(log: LogEvidence, now: float) -> Iterator[Finding]:
             newest[id_.application] = record
     for application, record in newest.items():
         since = now - (log.clock - (record.decided or 0.0))
-        why = (
+        problem = (
             f"{format_count(record.rejected, 'row')} of {record.id} "
             f"{'was' if record.rejected == 1 else 'were'} refused at "
             f"{format_time_of_day(since, now)}, and kept at {record.rejects}"
         )
         about = Source(SourceKind.JOB, record.rejects or "", application)
-        yield fault(about, why, kind=kinds.ROWS_REJECTED)
+        yield fault(about, problem, kind=kinds.ROWS_REJECTED)
 
 
 # --- what a participant has to say of itself -----------------------------------------
@@ -334,27 +336,27 @@ def _misdirected(evidence: Evidence, log: LogEvidence) -> Iterator[Finding]:
                     f"the address of {name!r} leads to journal {here}, and {id_} is in "
                     f"journal {there.id}, which was at {there.url}: it is told nothing"
                 )
-    for name, why in wrong.items():
-        yield fault(participant_source(name), why, kind=kinds.MISDIRECTED)
+    for name, problem in wrong.items():
+        yield fault(participant_source(name), problem, kind=kinds.MISDIRECTED)
 
 
 def _of_gauges(
     source: Source, gauges: Mapping[str, float], now: float
 ) -> Iterator[Finding]:
-    """Yield each gauge that is above the bound at which it is alerted on."""
+    """Yield a finding for each gauge above the bound of its alert."""
     for kind in kinds.KINDS:
         if kind.subject is not Subject.GAUGE:
             continue
         first = kind.alerts[0]
         value = gauges.get(first.metric, 0.0)
-        of = gauges.get(first.of, math.inf) if first.of else 1.0
-        if reached := [alert for alert in kind.alerts if value > alert.above * of]:
+        total = gauges.get(first.of, math.inf) if first.of else 1.0
+        if reached := [alert for alert in kind.alerts if value > alert.above * total]:
             age = value if METRICS[first.metric].unit == "s" else 0.0
-            why = kind.words.format(
-                value=f"{value:.0f}", of=f"{of:.0f}", age=_since(age, now)
+            reading = kind.words.format(
+                value=f"{value:.0f}", of=f"{total:.0f}", age=_since(age, now)
             )
             yield dataclasses.replace(
-                fault(source, why, kind=kind),
+                fault(source, reading, kind=kind),
                 severity=reached[-1].severity,
                 since=now - age if age else 0.0,
                 age=age,
@@ -368,11 +370,11 @@ def _of_queue(
     now: float,
     settings: Settings,
 ) -> Iterator[Finding]:
-    """Yield that an outbox has stopped, or that what it has to send is old."""
+    """Yield a finding if an outbox has stopped, or its oldest request is old."""
     gauges = description.gauges
     is_relay = "tpc.relay.position" in gauges
-    of, other = ("message", "broker") if is_relay else ("request", "partner")
-    waiting = format_count(int(gauges.get("tpc.outbox.backlog", 0)), of)
+    unit, other = ("message", "broker") if is_relay else ("request", "partner")
+    waiting = format_count(int(gauges.get("tpc.outbox.backlog", 0)), unit)
     stopped = int(gauges.get("tpc.outbox.stopped", 0))
     if stopped and not is_relay:
         # The last one that was set aside, if all are listed.
@@ -382,7 +384,7 @@ def _of_queue(
         applications = format_count(stopped, "application")
         if len(names) == stopped:
             applications = join_names(sorted(names))
-        why = (
+        problem = (
             f"nothing is sent of {applications}{_since(age, now)}: its partner refuses "
             f"all in a row; {waiting} wait"
         )
@@ -394,7 +396,7 @@ def _of_queue(
             now - age if age else 0.0,
             age,
             None,
-            why,
+            problem,
             kinds.OUTBOX_STOPPED.cure,
         )
     age = gauges.get("tpc.outbox.oldest_age", 0.0)
@@ -416,20 +418,20 @@ def _of_queue(
 
 
 def find_not_taken(description: ParticipantDescription) -> list[str]:
-    """Return which applications wait for an outbox's partner, and its last answer."""
+    """Name applications that wait for an outbox's partner, with its last answer."""
     return [u.what for u in description.unfit if u.kind is UnfitKind.PARTNER]
 
 
 def find_in_broker(
     name: str, description: ParticipantDescription, now: float
 ) -> Iterator[Finding]:
-    """Yield that a relay's broker does not answer, whatever waits for it."""
+    """Yield a finding if a relay's broker does not answer, backlog or not."""
     age = description.gauges.get("tpc.relay.unreadable_age", 0.0)
-    for unfit in description.unfit:
-        if unfit.kind is UnfitKind.BROKER:
+    for problem in description.unfit:
+        if problem.kind is UnfitKind.BROKER:
             source, kind = Source(SourceKind.OUTBOX, name), kinds.POSITION_UNREADABLE
             yield dataclasses.replace(
-                fault(source, f"{unfit.what}{_since(age, now)}", unfit.cure, kind),
+                fault(source, f"{problem.what}{_since(age, now)}", problem.cure, kind),
                 since=now - age if age else 0.0,
                 age=age,
             )
@@ -445,11 +447,11 @@ def _since(age: float, now: float) -> str:
 
 
 def find_in_settings(settings: Settings, problems: Iterable[str]) -> Iterator[Finding]:
-    """Yield what is wrong with settings, and with OpenTelemetry's variables."""
+    """Yield problems of the settings, and of OpenTelemetry's variables."""
     if not settings.participants:
-        what = "no participants: nobody can be told a decision from here"
+        problem = "no participants: nobody can be told a decision from here"
         cure = 'add participants = {name = "http://…"} to tpc.toml'
-        yield fault(Source(SourceKind.SETTINGS), what, cure)
+        yield fault(Source(SourceKind.SETTINGS), problem, cure)
     cure = "OpenTelemetry's variables are in the table of docs/settings.md"
     for problem in problems:
         yield fault(Source(SourceKind.ENVIRONMENT), problem, cure)
@@ -458,20 +460,20 @@ def find_in_settings(settings: Settings, problems: Iterable[str]) -> Iterator[Fi
 def find_in_brokers(
     descriptions: Mapping[str, ParticipantDescription],
 ) -> Iterator[Finding]:
-    """Yield what may lose, or stop, what relays publish."""
+    """Yield broker settings that may lose a relay's messages, or stop them."""
     for name, description in descriptions.items():
-        for unfit in description.unfit:
-            if unfit.kind is UnfitKind.SETTING:
-                yield fault(participant_source(name), unfit.what, unfit.cure)
+        for problem in description.unfit:
+            if problem.kind is UnfitKind.SETTING:
+                yield fault(participant_source(name), problem.what, problem.cure)
 
 
 def find_in_condition(condition: LogCondition) -> Iterator[Finding]:
-    """Yield what may lose a decision in a crash, and what the log's tables lack."""
+    """Yield settings that may lose a decision in a crash, and missing columns."""
     for sql in condition.lacking:
-        what = "its tables lack a column of this release, and it works without"
-        yield fault(Source(SourceKind.LOG), what, f"as their owner run: {sql}")
+        risk = "its tables lack a column of this release, and it works without"
+        yield fault(Source(SourceKind.LOG), risk, f"as their owner run: {sql}")
     for name, value in condition.durability.items():
         if value.lower() not in _DURABLE[name]:
-            what = f"{name} is {value}: a crash may lose decisions"
+            risk = f"{name} is {value}: a crash may lose decisions"
             cure = f"set {name} to {' or '.join(sorted(_DURABLE[name]))}"
-            yield fault(Source(SourceKind.LOG), what, cure)
+            yield fault(Source(SourceKind.LOG), risk, cure)

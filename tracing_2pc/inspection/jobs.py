@@ -1,7 +1,7 @@
-"""Whether the job of an application runs, by what its drivers report to the log. Pure.
+"""The state of an application's job, by its drivers' reports to the log. Pure.
 
-Only a driver of `foreachBatch` reports. Of an application that none has reported there
-is no `Job`, and nothing is known.
+Only a driver of `foreachBatch` reports. An application without a report has no `Job`,
+and nothing is known of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MISSED: Final = 120.0
 
 
 class JobState(Word):
-    """How a job is."""
+    """The state of a job."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -34,7 +34,7 @@ class JobState(Word):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """What is known of an application's job, by its newest run."""
+    """An application's job, by the reports of its newest run."""
 
     application: str
     state: JobState
@@ -49,11 +49,11 @@ class Job:
         return self.state in (JobState.GONE, JobState.FAILED)
 
     def describe(self, now: float) -> str:
-        """Return how it is, in a clause; `now` is in Unix seconds by our clock."""
+        """Describe its state in a clause; `now` is in Unix seconds by our clock."""
         driver = describe_driver(self.newest)
         if self.state is JobState.FAILED:
-            at = format_time_of_day(now - self.age, now)
-            return f"its job failed at {at}: {(self.newest.error or '').rstrip('.')}"
+            ended = format_time_of_day(now - self.age, now)
+            return f"its job failed at {ended}: {(self.newest.error or '').rstrip('.')}"
         if self.state is JobState.STOPPED:
             return f"its job was stopped {format_duration(self.age)} ago"
         last = "last " if self.state is JobState.GONE else ""
@@ -61,7 +61,7 @@ class Job:
 
 
 def describe_driver(presence: Presence) -> str:
-    """Return where a driver runs."""
+    """Return a driver's process and host."""
     return f"process {presence.process} on {presence.host}"
 
 

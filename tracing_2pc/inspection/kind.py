@@ -1,4 +1,4 @@
-"""What there is to say of one thing that can be wrong, and of an alert on it."""
+"""The classes for a kind of finding, and for an alert on it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ DEFAULTS: Final = Settings()
 
 SWEEP: Final = DEFAULTS.sweep
 WATCHED: Final = ("job", "application", "participant")
-"""Labels of what the watcher says, of several watchers and applications."""
+"""Labels of the watcher's metrics, of several watchers and applications."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Alert:
-    """That a metric is above a bound, or what else a query can say.
+    """An alert: a metric is above a bound, or another query has a result.
 
     `summary` may have the fields participant, application, diagnosis, job and instance;
-    n (how many it are; with s, are and have), age and share (of the value), which are
+    n (their number; with s, are and have), age and share (of the value), which are
     written as a number where a system shows it, and as the bound where it does not.
     """
 
@@ -47,12 +47,12 @@ class Alert:
     note: str = ""  # why a query is as it is
 
     def critical(self, **changes: Any) -> Alert:
-        """Return the critical one beside it: what is not changed is the same."""
+        """Return the critical one beside it, the same but for `changes`."""
         return dataclasses.replace(self, severity=Severity.CRITICAL, **changes)
 
 
 class Subject(enum.Enum):
-    """What a finding of a kind is about."""
+    """The subject of a finding of a kind."""
 
     DIAGNOSIS = "a transaction, and a verdict says what is safe"
     TRANSACTION = "a transaction, by its record alone"
@@ -66,7 +66,7 @@ class Subject(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """One thing that can be wrong, in the words of every face."""
+    """One kind of finding, in the words of every face."""
 
     name: str  # as JSON, metrics and the manual call it
     subject: Subject
@@ -92,6 +92,6 @@ class Kind:
 
     @property
     def is_grave(self) -> bool:
-        """Whether no waiting mends it: rows are not where the decision says."""
+        """Whether no waiting mends it: the decision and the rows differ."""
         is_diagnosis = self.subject is Subject.DIAGNOSIS
         return is_diagnosis and self.severity is Severity.CRITICAL

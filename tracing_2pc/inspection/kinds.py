@@ -1,7 +1,7 @@
-"""What can be wrong: the only list of it, for commands, console, alerts and manual.
+"""All kinds of findings: the only list, for commands, console, alerts and manual.
 
-A kind is one constant below. The gravest of what can be wrong with a transaction comes
-first. `diagnosis.py` and `findings.py` find them. `python -m dashboards.write` writes
+A kind is one constant below. Those of a transaction come first, the gravest of them at
+the top. `diagnosis.py` and `findings.py` find them. `python -m dashboards.write` writes
 the alerts, the runbook's sections and the manual's table from this list.
 """
 

@@ -1,4 +1,4 @@
-"""A list of transactions, the worst first, of orphans, and of all that is wrong.
+"""A list of transactions, the worst first, of orphans, and of all findings.
 
 An orphan is prepared at a participant, and no record of the log can finish it.
 """
@@ -82,13 +82,13 @@ def list_transactions(
     filters: TransactionFilter,
     settings: Settings,
 ) -> TransactionList:
-    """List what the filters let through, and what is prepared without a record.
+    """List transactions that match the filters, and those prepared without a record.
 
     Orphans are left out where a state is asked for.
     """
     clock, application = SystemClock(), filters.application
     evidence = survey_all(log, participants, settings, clock, bool)
-    found = find_all(evidence, settings)
+    findings = find_all(evidence, settings)
     unfinished, finished = list[TransactionSummary](), list[TransactionSummary]()
     if filters.state not in FINAL:
         every = dataclasses.replace(filters, unfinished=True, limit=MOST, beyond=())
@@ -109,12 +109,12 @@ def list_transactions(
         log.deliveries_of_unfinished(),
         dict(_votes(evidence)),
         find_all_awaited(evidence, settings),
-        tuple(one for one in found if not is_of_another(one.about, application)),
+        tuple(f for f in findings if not is_of_another(f.about, application)),
     )
 
 
 def _votes(evidence: Evidence) -> Iterator[tuple[TransactionId, str]]:
-    """Yield how far each is that is not decided, by what participants listed last."""
+    """Yield the votes of each undecided transaction, from the last lists."""
     for id_, record in (evidence.log.records if evidence.log else {}).items():
         if record.state is TransactionState.ACTIVE:
             yield id_, describe_votes(*evidence.votes_of(record))
@@ -141,7 +141,7 @@ def _find_lost(
 def _find_orphans(
     evidence: Evidence, filters: TransactionFilter, settings: Settings
 ) -> Iterator[Orphan]:
-    """Yield what was listed twice, and has no record or a closed one."""
+    """Yield transactions that were listed twice, and have no record or a closed one."""
     if filters.state is not None:
         return
     for case in evidence.transactions(settings.safety_interval):

@@ -35,14 +35,14 @@ BRANCHES: Final = 200
 """Branches of one participant that a report keeps."""
 
 NOT_READ: Final = "could not be read"
-"""What is missing of the list of a participant that gave none."""
+"""The missing part of the list of a participant that gave none."""
 
 Lists: TypeAlias = Mapping[str, Listing]
 """A list by participant; incomplete and empty where none could be read."""
 
 
 class PreparedSummary(NamedTuple):
-    """What one participant holds prepared of one transaction."""
+    """One participant's prepared branches of one transaction."""
 
     age: float  # of the oldest branch: seconds by the participant's clock
     branches: int
@@ -60,14 +60,14 @@ class ReadableParticipant(Protocol):
         """Its configured name."""
 
     def prepared(self, application: str | None = None) -> Listing:
-        """List what is in doubt there."""
+        """List its branches in doubt."""
 
     def show(self, transaction: TransactionId, journal: str | None = None) -> Shown:
-        """Return what it knows of one transaction."""
+        """Return its state and branches of one transaction."""
 
 
 class SourceKind(Word):
-    """What kind of thing could not be read, or not trusted."""
+    """The kind of a source that could not be read, or not trusted."""
 
     PARTICIPANT = "participant"
     SCOPE = "scope"
@@ -82,7 +82,7 @@ class SourceKind(Word):
 
 
 class Source(NamedTuple):
-    """Something that is read, and may fail to be."""
+    """A source of evidence, which may fail to be read."""
 
     # `SCOPE` is a participant that lists one application only, because our token is
     # bound to that; `OUTBOX` is what one has of an application, and `RECORDS` are an
@@ -117,7 +117,7 @@ def list_prepared(
 ) -> Lists:
     """Ask all for their lists; note those that could not be read, or not whole.
 
-    With a clock it is also noted by how much theirs are ahead of it.
+    With a clock, note also the seconds by which theirs are ahead of it.
     """
 
     def ask(keyed: tuple[str, ReadableParticipant]) -> Listing:
@@ -141,7 +141,7 @@ def list_prepared(
 
 
 class RefusedRequests(NamedTuple):
-    """What partners did not take; `unreadable` are those that gave no list, and why."""
+    """Requests that partners did not take; `unreadable`: errors instead of a list."""
 
     listings: Mapping[str, QuarantineListing]
     unreadable: Mapping[str, str]
@@ -155,7 +155,7 @@ def list_refused(
     limit: int = 100,
     key: RequestKey | None = None,
 ) -> RefusedRequests:
-    """Ask all at once; one that does not answer stops no other."""
+    """Ask all outboxes at once; one that does not answer stops no other."""
 
     def ask(participant: ReadableParticipant) -> QuarantineListing | str | None:
         if not isinstance(participant, RemoteOutbox):
@@ -176,7 +176,7 @@ def list_refused(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParticipantReport:
-    """One participant's answer about one transaction, or why there is none.
+    """One participant's answer about one transaction, or the error instead.
 
     Times are corrected to our clock, as far as it goes.
     """
@@ -201,12 +201,12 @@ class ParticipantReport:
 
     @property
     def all_branches(self) -> tuple[HeldBranch, ...]:
-        """Those too that `branches` leaves out; their times are corrected."""
+        """All branches, with those beyond `BRANCHES`; their times are corrected."""
         return _corrected(self.answer, self.skew) if self.answer else ()
 
     @property
     def prepared(self) -> PreparedSummary | None:
-        """What it holds prepared, as its list would have it."""
+        """A summary of its prepared branches, as its list would have it."""
         if self.answer is None or self.oldest is None:
             return None
         states = [branch.state for branch in self.answer.branches]
@@ -222,7 +222,7 @@ def ask_about(
 ) -> dict[str, ParticipantReport]:
     """Ask all about one transaction. One that cannot be read stops no other.
 
-    Nor does one that is not the journal on record: what it holds is not of this.
+    Nor does one that is not the journal on record: its branches belong to another one.
     """
 
     def ask(participant: ReadableParticipant) -> ParticipantReport:
@@ -240,14 +240,14 @@ def ask_about(
 
 
 def _still_listed(
-    participant: ReadableParticipant, transaction: TransactionId, at: float
+    participant: ReadableParticipant, transaction: TransactionId, asked_at: float
 ) -> Shown | None:
-    """Return what its list has of a transaction that it does not show any more.
+    """Return the listed branches of a transaction that `show` does not have any more.
 
-    A participant shows nothing up to forgotten_through, and lists what is in doubt.
+    A participant shows nothing up to forgotten_through, but lists branches in doubt.
     """
     listing = participant.prepared(transaction.application)
-    now = at if listing.now is None else listing.now
+    now = asked_at if listing.now is None else listing.now
     prepared = BranchState.PREPARED
     branches = tuple(
         HeldBranch(row.branch, prepared, row.rows, "", now - row.age)

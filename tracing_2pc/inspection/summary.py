@@ -1,4 +1,4 @@
-"""How a transaction stands, in sentences: for the command line and the console."""
+"""The state of a transaction in sentences, for the command line and the console."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tracing_2pc.inspection.wording import (
 
 
 def headline(findings: Iterable[Finding], now: float) -> str:
-    """Return in a sentence what is wrong: the worst by name, the others counted.
+    """Return the findings in a sentence: the worst by name, the others counted.
 
-    A job that is down comes first, but for what its start does not mend: what it has
-    begun waits for it.
+    A job that is down comes first, because its transactions wait for it; only findings
+    that its start does not mend come before it.
     The last line of `check` and of `watch --once`, and the first of the console.
-    Without findings it is *All is well*: whoever could not ask everybody adds that.
+    Without findings it is *All is well*: a caller that could not ask all adds that.
     """
     worst: dict[TransactionId, Finding] = {}
     beside = list[Finding]()
@@ -70,9 +70,9 @@ def _gravity(finding: Finding) -> tuple[bool, int, float]:
 
 
 def _name_transaction(finding: Finding, now: float) -> str:
-    at = f" at {join_names(finding.participants)}" if finding.participants else ""
+    place = f" at {join_names(finding.participants)}" if finding.participants else ""
     since = format_time_of_day(finding.since, now)
-    return f"{finding.about}{at} since {since}, {finding.kind.words}"
+    return f"{finding.about}{place} since {since}, {finding.kind.words}"
 
 
 def _name_fault(finding: Finding, now: float) -> str:
@@ -91,7 +91,7 @@ def _name_unread(findings: Sequence[Finding]) -> str:
 
 
 def summarize(view: TransactionView) -> str:
-    """Return in a sentence or two how it stands."""
+    """Return its state in a sentence or two."""
     id_ = view.transaction
     if view.state is None:
         return _without_record(view)
@@ -136,13 +136,13 @@ def _votes(reports: Sequence[ParticipantReport]) -> str:
 
 
 def describe_abort(cause: str, detail: str | None) -> str:
-    """Return why a transaction was aborted, with what is on record of that."""
+    """Return the cause of an abort, with its details on record."""
     text = {**CAUSES, "operator": "a person decided it"}.get(cause, cause)
     return f"{text} ({detail.rstrip('.')})" if detail else text
 
 
 def describe_near(view: TransactionView) -> str:
-    """Return which attempts at its batch were before and after it; empty for none."""
+    """Name the attempts at its batch before and after it; empty for none."""
     attempts = (
         f"attempt {other.transaction.attempt} "
         f"{'follows' if other.transaction > view.transaction else 'was before'}, "
@@ -153,7 +153,7 @@ def describe_near(view: TransactionView) -> str:
 
 
 def describe_no_action(view: TransactionView) -> str:
-    """Return why there is nothing to do about a transaction itself."""
+    """Explain that there is nothing to do about a transaction itself."""
     if not view.is_replayed:
         return "Nothing: it needs nobody."
     if view.record.get("launch_namespace"):
@@ -177,15 +177,14 @@ def _ending(view: TransactionView) -> str:
         have = f"{names} had it when it was adopted, with its log lost"
         return f": {have}. Nobody else was asked."
     took = format_duration((view.finished or 0.0) - (view.started or 0.0))
-    what = f"It took {took}."
+    outcome = f"It took {took}."
     if view.cause is not None:
-        what = (
-            f"It was decided because {describe_abort(view.cause, view.detail)}. {what}"
-        )
+        cause = describe_abort(view.cause, view.detail)
+        outcome = f"It was decided because {cause}. {outcome}"
     if view.decision is Decision.COMMIT:
-        what = f"It wrote {format_rows(view.rows, view.rejected)} in {took}."
+        outcome = f"It wrote {format_rows(view.rows, view.rejected)} in {took}."
     doubt = " Not every participant could be read." if view.unsure else ""
-    return f": every participant has acknowledged. {what}{doubt}"
+    return f": every participant has acknowledged. {outcome}{doubt}"
 
 
 def _without_record(view: TransactionView) -> str:
@@ -204,7 +203,7 @@ def _without_record(view: TransactionView) -> str:
 
 
 def describe_report(report: ParticipantReport) -> str:
-    """Return what a participant says of it, in a line."""
+    """Return a participant's report of it in a line."""
     if report.own_sink:
         return "a sink of the job's own, which only the job can ask"
     if report.state is None:
@@ -220,7 +219,7 @@ def describe_report(report: ParticipantReport) -> str:
 
 
 def describe_delivery(delivery: DeliveryRecord, now: float) -> str:
-    """Return how far the decision has got with one participant, as the log has it."""
+    """Return the delivery state of the decision at one participant, from the log."""
     if delivery.untold is not None:
         return "not told all of it"
     if delivery.acknowledged is not None:

@@ -1,6 +1,6 @@
 """One round of reading: lists, the log, a pause, the lists again.
 
-It judges nothing: `findings.py` tells what is wrong.
+It judges nothing: that is in `findings.py`.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def survey_all(
 ) -> Evidence:
     """Read log and participants once. One that cannot be read stops no other.
 
-    Takes little more than the request timeout for all participants: who gave no list is
-    not waited for again, and who gave the first one only is once. Reads what is
-    unfinished or prepared, and the newest commits of each application: one that is gone
-    at a participant was committed by a database that was put back since. `pause` waits
-    so many seconds, or less when it is being stopped.
+    Takes little more than the request timeout for all participants: one that gave no
+    list is not waited for again, and one that gave only the first is waited for once.
+    Reads all unfinished and prepared transactions, and the newest commits of each
+    application: a participant that lacks one was restored from an older copy. `pause`
+    waits so many seconds, or less when it is being stopped.
     """
     unreadable: dict[Source, str] = {}
     skews: dict[str, float] = {}
@@ -116,7 +116,7 @@ def survey_all(
 def describe_all(
     participants: Mapping[str, ReadableParticipant],
 ) -> dict[str, ParticipantDescription]:
-    """Ask all at once how they are, and what our token may do there."""
+    """Ask all at once for their state, and the rights of our token there."""
     whole = {n: p for n, p in participants.items() if isinstance(p, RemoteParticipant)}
     descriptions = ask_at_once(lambda participant: participant.describe(), whole)
     return {
@@ -128,10 +128,10 @@ def describe_all(
 def _outboxes_unread(
     refused: RefusedRequests, descriptions: Mapping[str, ParticipantDescription]
 ) -> dict[Source, str]:
-    """Return which outboxes gave no list, and why; a job's token is for none."""
+    """Return outboxes that gave no list, with errors; a job's token may list none."""
     return {
-        Source(SourceKind.OUTBOX, name): why
-        for name, why in refused.unreadable.items()
+        Source(SourceKind.OUTBOX, name): error
+        for name, error in refused.unreadable.items()
         if name in descriptions and descriptions[name].role != Role.JOB
     }
 
@@ -141,7 +141,7 @@ def survey_outboxes(
     refused: RefusedRequests,
     clock: Clock,
 ) -> Evidence:
-    """Ask how the outboxes are that gave a list, or should have; never the log."""
+    """Ask for the state of outboxes that gave a list, or should have; never the log."""
     listed = {**refused.listings, **refused.unreadable}
     descriptions = describe_all({name: participants[name] for name in listed})
     unreadable = _outboxes_unread(refused, descriptions)
@@ -158,7 +158,7 @@ def survey_outboxes(
 
 
 def survey_log(log: LogReader, participants: Iterable[str], clock: Clock) -> Evidence:
-    """Read the log alone: what it proves holds, whatever participants will answer.
+    """Read the log alone: its evidence holds with any answer of the participants.
 
     Raises:
         DecisionLogError: the log cannot be read.
@@ -175,7 +175,7 @@ def _read_log(
     unreadable: dict[Source, str],
     since: float | None = None,
 ) -> LogEvidence:
-    """Read what is unfinished, and the state of what participants have listed.
+    """Read unfinished transactions, and the states of those that participants listed.
 
     With `since` the newest commits, too, that were begun after it. An application with
     a record that cannot be trusted is noted as unreadable.
@@ -213,7 +213,7 @@ def read_jobs(
     unreadable: dict[Source, str],
     application: str | None = None,
 ) -> tuple[dict[str, Job], str]:
-    """Return the jobs that are known, by application; and why nobody can write the log.
+    """Return known jobs by application, and the reason if the log cannot be written.
 
     Then no driver can report: one that is not seen is not known to be gone.
     """
@@ -251,9 +251,9 @@ def _read_trusted(
 def _worth_asking(
     log: LogEvidence, before: float, now: float
 ) -> list[TransactionRecord]:
-    """Return what is decided and not too young, the unfinished first; bounded.
+    """Return decided transactions that are old enough, unfinished first; bounded.
 
-    What was decided in the future may be old: the clock was set back.
+    One decided in the future may be old: the clock was set back.
     """
     decided = [
         record
@@ -271,11 +271,11 @@ def _answers(
     unreadable: dict[Source, str],
     lists: Lists,
 ) -> dict[TransactionId, dict[str, Shown]]:
-    """Ask each participant about what it takes part in; keep what is answered.
+    """Ask each participant about the transactions that it takes part in.
 
-    What our token is not for is not asked about. One that does not answer, or takes
-    longer than the request timeout for all, is not asked further in this round, and
-    counts as unreadable.
+    Transactions that our token may not see are left out. A participant that does not
+    answer, or takes longer than the request timeout for all, is not asked further in
+    this round, and counts as unreadable.
     """
     until = time.monotonic() + settings.request_timeout
 
@@ -298,8 +298,8 @@ def _answers(
                 break
             if time.monotonic() > until:
                 if record.finished is None:
-                    why = "it answers too slowly"
-                    unreadable.setdefault(participant_source(key), why)
+                    problem = "it answers too slowly"
+                    unreadable.setdefault(participant_source(key), problem)
                 break
         return answers
 

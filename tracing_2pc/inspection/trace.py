@@ -1,4 +1,4 @@
-"""A transaction's spans as a tree, with what each of them means; pure."""
+"""A transaction's spans as a tree, with the meaning of each; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracing_2pc.core.names import TRANSACTION, describe_span
 from tracing_2pc.inspection.wording import format_count, join_names
 
 NO_RECORD: Final = "the log has no record of it: these may be spans of another log's"
-"""What is said where spans are found by the transaction's id alone."""
+"""The note where spans are found by the transaction's id alone."""
 
 NO_PROOF: Final = (
     "A missing span proves nothing: what was decided stands in the log. A process "
@@ -43,7 +43,7 @@ _DETAILS: Final[Mapping[str, str]] = {
 
 
 class TraceSpan(NamedTuple):
-    """One span, whoever kept it; times are Unix nanoseconds by its host's clock."""
+    """One span, from any source; times are Unix nanoseconds by its host's clock."""
 
     trace_id: str
     span_id: str
@@ -60,7 +60,7 @@ class TraceSpan(NamedTuple):
 
     @classmethod
     def from_ring(cls, line: Mapping[str, Any]) -> TraceSpan | None:
-        """Read what a process kept; None if it is not whole."""
+        """Read a span that a process kept; None if it is not whole."""
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             return cls(
                 str(line["trace_id"]),
@@ -94,7 +94,7 @@ class TraceRow:
 
     @property
     def words(self) -> str:
-        """What it is, what it holds, and before that what is odd about it."""
+        """Its meaning and details, after marks for an error and a missing parent."""
         odd = {
             "ERROR": self.span.error,
             "in another trace, which links to this one": self.linked,
@@ -125,7 +125,7 @@ class TraceView:
 
     @property
     def services(self) -> str:
-        """How many spans are whose."""
+        """The number of spans of each service."""
         counted = Counter(row.span.service for row in self.rows)
         return ", ".join(f"{name} {number}" for name, number in counted.items())
 
@@ -143,7 +143,7 @@ class TraceView:
 def trace_tree(spans: Iterable[TraceSpan], trace: str) -> list[TraceRow]:
     """Return the spans of a trace as a tree, then those of others that link to it.
 
-    What was found twice is there once, what has no time not at all. What is its own
+    Duplicates are removed, and so are spans without a time. A span that is its own
     ancestor stands by itself.
     """
     whole = (
@@ -208,7 +208,7 @@ def _detail(span: TraceSpan) -> str:
 
 
 def find_gaps(rows: Sequence[TraceRow], participants: Iterable[str]) -> list[str]:
-    """Return what is missing, as far as the other spans or the record show it."""
+    """Describe missing spans, as far as the other spans or the record show them."""
     own = [row for row in rows if not row.linked]
     gaps = []
     if not any(row.span.name == TRANSACTION for row in own):
@@ -224,18 +224,19 @@ def find_gaps(rows: Sequence[TraceRow], participants: Iterable[str]) -> list[str
     for row in own:
         name = row.span.attributes.get("tpc.participant")
         if row.span.kind == "client" and name is not None:
-            told = "answered" if _STATUS in row.span.attributes else "silent"
+            reply = "answered" if _STATUS in row.span.attributes else "silent"
             # A participant without a service answers in the span that asks it.
             is_kept = row.span.span_id in served or "tpc.state" in row.span.attributes
-            asked.setdefault(str(name), []).append("kept" if is_kept else told)
+            asked.setdefault(str(name), []).append("kept" if is_kept else reply)
     for name, requests in asked.items():
-        of = f"of {format_count(len(requests), 'request')}"
+        share = f"of {format_count(len(requests), 'request')}"
         if not requests:
             gaps.append(f"no request to {name} is there")
         if lost := requests.count("answered"):
-            gaps.append(f"{name} has kept no span for {lost} {of}")
+            gaps.append(f"{name} has kept no span for {lost} {share}")
         if silent := requests.count("silent"):
             gaps.append(
-                f"{silent} {of} to {name} had no answer, and may not have been received"
+                f"{silent} {share} to {name} had no answer, and may not have been "
+                "received"
             )
     return gaps

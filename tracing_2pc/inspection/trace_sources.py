@@ -1,4 +1,4 @@
-"""Who is asked for the spans of a trace: Jaeger or SkyWalking, else this machine."""
+"""Sources of the spans of a trace: Jaeger or SkyWalking, else this machine."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ segmentId spanId parentSpanId serviceCode serviceInstanceName endpointName type 
 startTime endTime refs{ parentSegmentId parentSpanId } tags{ key value } } } }"""
 _KINDS: Final = {"Entry": "server", "Exit": "client"}
 _NAMES: Final = {"http.status_code": "http.response.status_code"}
-"""What SkyWalking names otherwise than OpenTelemetry, as far as it is asked for."""
+"""OpenTelemetry's names of attributes that SkyWalking names differently."""
 
 Ask: TypeAlias = Callable[[str, str], list[TraceSpan]]
 """Asks a backend, which a link leads to, for a trace.
 
 Raises:
     OSError: it cannot be asked.
-    ValueError: what it answers is no trace.
+    ValueError: its answer is no trace.
 """
 
 
@@ -80,7 +80,7 @@ def find_trace(
 
 
 def transaction_named(typed: str) -> Callable[[LogReader], TransactionId]:
-    """Read an id, which may lack its attempt; return what finds the newest in a log.
+    """Read an id, which may lack its attempt; return a function that finds the newest.
 
     Raises:
         ValueError: neither is an id.
@@ -104,7 +104,7 @@ def read_trace(
     participants: Iterable[str] = (),
     notes: Iterable[str] = (),
 ) -> TraceView:
-    """Ask who is named by `links`, the first that has it; else look on this machine."""
+    """Ask the backends of `links` until one has it; else look on this machine."""
     notes = [*notes]
     spans: list[TraceSpan] = []
     source = ""
@@ -154,14 +154,14 @@ def _kept(
 ) -> Iterator[TraceSpan]:
     for folder in folders:
         try:
-            found = ring.read(folder, id_, until)
-            yield from filter(None, map(TraceSpan.from_ring, found))
+            lines = ring.read(folder, id_, until)
+            yield from filter(None, map(TraceSpan.from_ring, lines))
         except OSError as error:
             notes.append(f"spans in {folder} cannot be read: {error.strerror}")
 
 
 def _backends(settings: Settings) -> Iterator[tuple[str, str, Ask]]:
-    """Yield what links name that has an API for traces, and its base URL."""
+    """Yield the linked backends that have an API for traces, with its base URL."""
     for name, template in settings.links.items():
         api = settings.trace_apis.get(name)
         before, _, _ = template.partition("/trace/{trace}")
@@ -175,8 +175,8 @@ def _backends(settings: Settings) -> Iterator[tuple[str, str, Ask]]:
 def _ask_jaeger(url: str, trace: str) -> list[TraceSpan]:
     answer = _answer("GET", f"{url}/api/traces/{trace}")
     with _being_read():
-        found = [one for one in answer.get("data") or () if one["traceID"] == trace]
-        return [_of_jaeger(s, one["processes"]) for one in found for s in one["spans"]]
+        traces = [t for t in answer.get("data") or () if t["traceID"] == trace]
+        return [_of_jaeger(s, t["processes"]) for t in traces for s in t["spans"]]
 
 
 def _of_jaeger(span: Mapping[str, Any], processes: Mapping[str, Any]) -> TraceSpan:
@@ -272,7 +272,7 @@ def _answer(method: str, url: str, body: bytes | None = None) -> Any:
 
 
 def _short(error: Exception) -> str:
-    """Say why, without addresses of objects: urllib3 has them in its texts."""
+    """Return an error's cause without addresses of objects, as urllib3's texts have."""
     if isinstance(error, urllib3.exceptions.NewConnectionError):  # a time-out, too
         return "nothing listens there"
     if isinstance(error, urllib3.exceptions.TimeoutError):

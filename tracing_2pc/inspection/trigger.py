@@ -1,4 +1,4 @@
-"""Which trigger interval a stream's own records speak for. Pure: reads no log."""
+"""Derives a trigger interval from a stream's own records. Pure: reads no log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDED: Final = 20
 """Batches with rows, at least."""
 
 OVERHEAD: Final = 0.1
-"""Of an interval, at most, for what a batch costs whatever its rows."""
+"""Share of an interval, at most, for a batch's fixed cost."""
 
 _SPREAD: Final = 3.0
 """How much larger the 90th percentile of rows must be than the 10th, to draw a line.
@@ -37,7 +37,7 @@ _TIMES_LONGEST: Final = 3.0
 
 
 class Spread(NamedTuple):
-    """The middle and the end of what was measured."""
+    """The middle and the end of measured values."""
 
     median: float
     p95: float
@@ -52,7 +52,7 @@ class Cost(NamedTuple):
 
 
 class Obstacle(Word):
-    """What stands in the way of a good interval."""
+    """An obstacle to a good interval."""
 
     TOO_FEW = "too few"
     NOT_SEPARATED = "not separated"
@@ -64,7 +64,7 @@ class Obstacle(Word):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """Of committed batches with rows. Times in seconds, by who wrote the records."""
+    """Measures of committed batches with rows. Seconds, by the writers' clocks."""
 
     since: float  # Unix seconds: begin of the oldest
     begin_to_decision: Spread
@@ -84,11 +84,11 @@ class Measured:
 
     @property
     def fixed(self) -> float:
-        """Seconds that an interval costs, whatever its rows; Spark's own included."""
+        """Seconds that an interval costs without rows; Spark's own included."""
         return self.cost.fixed + self.between
 
     def seconds_of_batch(self, interval: float) -> float:
-        """Return how long the batch takes that an interval makes, at most."""
+        """Return the seconds that the batch of an interval takes, at most."""
         if self.cost.separated:
             return self.fixed + self.load * interval
         return self.between + max(self.cost.fixed, self.load * interval)
@@ -96,7 +96,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advice:
-    """What follows from it. Durations are in seconds; None: there is no such one."""
+    """The derived intervals. Durations are in seconds; None: there is no such one."""
 
     batches: int  # with rows
     empty: int  # committed without rows, and left out
@@ -116,7 +116,7 @@ def advise(
     recover_within: float,
     sparks_own: float,
 ) -> Advice:
-    """Return which trigger interval the records of one application speak for.
+    """Derive the trigger interval from the records of one application.
 
     Args:
         newest: its transactions, of any state.

@@ -97,7 +97,7 @@ _NOTHING: Final = frozenset(
 
 
 class TimelineEvent(NamedTuple):
-    """When, in Unix seconds by our clock; who reports it; what it was."""
+    """An event: its time in Unix seconds by our clock, its source, its description."""
 
     at: float
     who: str
@@ -175,24 +175,24 @@ class TransactionView:
 
     @property
     def wrong(self) -> tuple[Finding, ...]:
-        """What is wrong with the transaction itself; the gravest first."""
+        """Findings about the transaction itself; the gravest first."""
         return tuple(f for f in self.findings if f.about == self.transaction)
 
     @property
     def beside(self) -> tuple[Finding, ...]:
-        """What is wrong with its job, the log or a broker, unless `wrong` says so."""
-        said = " ".join(finding.text for finding in self.wrong)
+        """Findings about its job, the log or a broker, unless `wrong` has them."""
+        texts = " ".join(finding.text for finding in self.wrong)
         beside = (f for f in self.findings if f.kind in _BESIDE)
-        return tuple(f for f in beside if f.why not in said)
+        return tuple(f for f in beside if f.why not in texts)
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a participant has something of it in doubt."""
+        """Whether a participant has a branch of it in doubt."""
         return any(report.oldest is not None for report in self.participants)
 
     @property
     def unknown(self) -> bool:
-        """Whether there never was such a transaction, as far as all have answered."""
+        """Whether such a transaction never existed, as far as all have answered."""
         states = {report.state for report in self.participants}
         nowhere = states <= {ParticipantState.UNKNOWN}
         return self.state is None and not self.forgotten and nowhere
@@ -204,7 +204,7 @@ class TransactionView:
 
     @property
     def unsure(self) -> bool:
-        """Whether a participant that may hold something of it could not be read."""
+        """Whether a participant that may hold a branch of it could not be read."""
         proven = self.state is TransactionState.COMMITTED or self.forgotten
         return not proven and any(
             report.error or (report.own_sink and self.finished is None)
@@ -229,10 +229,10 @@ def view_transaction(
 ) -> TransactionView:
     """Ask log and participants about one transaction; change nothing.
 
-    Participants are asked before the log: what they hold without a record is then
-    forgotten or foreign, and never too new. Only the ids of their journals, which do
-    not change, are read before. Those that hold something that the log has
-    closed are asked again: they may just have been told.
+    Participants are asked before the log: a branch without a record is then forgotten
+    or foreign, and never too new. Only the ids of their journals, which do not change,
+    are read before. Those that hold a branch of a closed transaction are asked again:
+    they may just have received the decision.
     """
     clock = clock or SystemClock()
     participants = addresses_of(participants, transaction.application)
@@ -281,7 +281,7 @@ def _describe_silent(
     reports: Iterable[ParticipantReport],
     participants: Mapping[str, ReadableParticipant],
 ) -> Mapping[str, ParticipantDescription]:
-    """Ask those that have prepared nothing, before the decision, how they are."""
+    """Ask participants without a branch for their state, before the decision."""
     if record is None or record.state is not TransactionState.ACTIVE:
         return {}
     names = [r.participant for r in reports if r.prepared is None]
@@ -295,9 +295,9 @@ def _find_waiting(
     settings: Settings,
     clock: Clock,
 ) -> list[Finding]:
-    """Return what waits at outboxes of what was committed here, as said of it.
+    """Return findings about its committed requests that wait at outboxes.
 
-    Of all that waits of its application, where it cannot be told apart.
+    About all requests of its application, where they cannot be told apart.
     """
     record, id_ = evidence.record, evidence.transaction
     if record is None or record.decision is not Decision.COMMIT:
@@ -325,25 +325,25 @@ def _find_waiting(
 
 
 def _quotation(finding: Finding, listings: Mapping[str, QuarantineListing]) -> str:
-    """Return what the partner said of the first request that a finding is about.
+    """Return the partner's answer to the first request that a finding is about.
 
     Only here, where a person asks: it may repeat the record, so no log has it.
     """
     if finding.kind is not kinds.REFUSED_REQUESTS:
         return ""
     for request in listings[finding.participants[0]].requests:
-        if said := quote_answer(request, _QUOTED):
+        if quotation := quote_answer(request, _QUOTED):
             answered = (
                 f"it answered {request.status}" if request.status else "no answer"
             )
-            return f"; to {request.key}, {answered}: {said}"
+            return f"; to {request.key}, {answered}: {quotation}"
     return ""
 
 
 def _may_wait(
     evidence: TransactionEvidence, outboxes: Evidence, participant: str
 ) -> bool:
-    """Whether something of it may be unsent: the oldest that waits is no younger."""
+    """Whether a request of it may be unsent: the oldest that waits is no younger."""
     delivery = evidence.deliveries.get(participant)
     if delivery is None or delivery.acknowledged is None:
         return True
@@ -413,15 +413,15 @@ def _near(log: LogReader, record: TransactionRecord) -> Iterator[Attempt]:
     for number in (record.id.attempt - 1, record.id.attempt + 1):
         other = dataclasses.replace(record.id, attempt=number) if number else None
         with contextlib.suppress(DecisionLogError):  # it says so where it is asked for
-            found = other and log.read(other)
-            if found:
-                yield Attempt(found.id, found.state)
+            neighbour = other and log.read(other)
+            if neighbour:
+                yield Attempt(neighbour.id, neighbour.state)
 
 
 def _taking_part(
     record: TransactionRecord | None, answers: Mapping[str, ParticipantReport]
 ) -> list[ParticipantReport]:
-    """Return reports of those on record, and of others that know something of it."""
+    """Return reports of participants on record, and of others that know of it."""
     if record is None:
         return list(answers.values())
     own = {name: ParticipantReport(name, own_sink=True) for name in record.own_sinks}
@@ -447,7 +447,7 @@ def _timeline(
     audit: Iterable[AuditEntry],
     reports: Iterable[ParticipantReport],
 ) -> tuple[TimelineEvent, ...]:
-    """Return what happened, in order, as far as clocks agree."""
+    """Return the events in order, as far as clocks agree."""
     events = list(_log_events(record, deliveries)) if record else []
     events += (TimelineEvent(a.at, a.who, f"{a.what}: {a.why}") for a in audit)
     for report in reports:
@@ -467,10 +467,10 @@ def _log_events(
         yield TimelineEvent(record.decided, "log", decided)
     for delivery in deliveries.values():
         if delivery.acknowledged is not None:
-            what = f"{delivery.participant} acknowledged"
+            event = f"{delivery.participant} acknowledged"
             if delivery.untold is not None:
-                what = f"{delivery.participant} was not told all: {delivery.untold}"
-            yield TimelineEvent(delivery.acknowledged, "log", what)
+                event = f"{delivery.participant} was not told all: {delivery.untold}"
+            yield TimelineEvent(delivery.acknowledged, "log", event)
     if record.finished is not None:
         yield TimelineEvent(record.finished, "log", f"closed as {record.state}")
 
@@ -482,16 +482,17 @@ def _branch_events(report: ParticipantReport) -> Iterator[TimelineEvent]:
     for state in (BranchState.COMMITTED, BranchState.ABORTED):
         times[state] = [(b.sealed_at, b.rows) for b in branches if b.state is state]
     for state, every in times.items():
-        known = sorted(at for at, _ in every if at is not None)
+        known = sorted(time for time, _ in every if time is not None)
         if not known:
             continue
         count = len(known)
         if known[0] != known[-1]:
             first = f"{state} the first of {count} branches"
             yield TimelineEvent(known[0], who, first)
-        rows = format_count(sum(rows for at, rows in every if at is not None), "row")
-        what = f"{state} {format_count(count, 'branch', 'branches')}, {rows}"
-        yield TimelineEvent(known[-1], who, what)
+        total = sum(rows for time, rows in every if time is not None)
+        rows = format_count(total, "row")
+        last = f"{state} {format_count(count, 'branch', 'branches')}, {rows}"
+        yield TimelineEvent(known[-1], who, last)
 
 
 def summarize_record(record: TransactionRecord) -> dict[str, Any]:
@@ -505,7 +506,7 @@ def summarize_record(record: TransactionRecord) -> dict[str, Any]:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value of ours as JSON has it; ids and words as their text."""
+    """Return a value of ours as plain JSON; ids and words as their text."""
     if isinstance(value, (TransactionId, BranchId, Source, Word)):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

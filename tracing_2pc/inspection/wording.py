@@ -26,7 +26,7 @@ STATE_TEXT: Final[Mapping[TransactionState, str]] = {
 }
 
 NO_ADDRESS: Final = "it has no address here"
-"""Why a participant cannot be asked; `how_to_add` says what mends that."""
+"""The reason if a participant cannot be asked; `how_to_add` has the cure."""
 
 OWN_SINK: Final = (
     "it is a sink of the job's own",
@@ -45,14 +45,14 @@ def format_duration(seconds: float) -> str:
 
 
 def format_elapsed(seconds: float) -> str:
-    """Write how long something took, with milliseconds where they matter."""
+    """Write an elapsed time, with milliseconds where they matter."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 20 else format_duration(seconds)
 
 
 def format_distance(at: float, now: float) -> str:
-    """Write how far away a time is: *3 min ago*, *in 5 s*, *just now*."""
+    """Write the distance of a time: *3 min ago*, *in 5 s*, *just now*."""
     if abs(at - now) < 1:
         return "just now"
     away = format_duration(abs(at - now))
@@ -74,7 +74,7 @@ def format_time_of_day(at: float, now: float) -> str:
 
 
 def parse_time(text: str, now: float) -> float:
-    """Read how long ago, as *2h*, or an ISO 8601 time; `ValueError`: it is neither."""
+    """Read a past time, as *2h* ago or in ISO 8601; `ValueError`: it is neither."""
     with contextlib.suppress(ValueError):
         return now - read_duration(text)
     try:
@@ -94,25 +94,25 @@ def format_iso(at: float | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _moment(at: float) -> datetime | None:
+def _moment(timestamp: float) -> datetime | None:
     try:
-        return datetime.fromtimestamp(at, timezone.utc)
+        return datetime.fromtimestamp(timestamp, timezone.utc)
     except (OverflowError, OSError, ValueError):
         return None
 
 
-def format_count(number: int, one: str, many: str | None = None) -> str:
+def format_count(number: int, singular: str, plural: str | None = None) -> str:
     """Write a number with its noun."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def format_rows(rows: int, rejected: int) -> str:
-    """Write how many rows were written, and how many were rejected, if any."""
+    """Write the number of written rows, and of rejected ones, if any."""
     return format_count(rows, "row") + format_rejected(rejected)
 
 
 def format_rejected(rejected: int) -> str:
-    """Write how many rows were rejected, after others; nothing if none were."""
+    """Write the number of rejected rows, after others; nothing if none were."""
     return f", {rejected:,} rejected" if rejected else ""
 
 
@@ -122,7 +122,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def quote_answer(request: QuarantinedRequest, longest: int = 2_000) -> str:
-    """Return what its partner said, in one line; empty where it said nothing."""
+    """Return its partner's answer in one line; empty where it had no text."""
     text = " ".join((request.answer or "").split())
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
@@ -135,7 +135,7 @@ def without_participant(participant: str, error: object) -> str:
 def describe_votes(
     prepared: Iterable[str], missing: Iterable[str], unread: Iterable[str]
 ) -> str:
-    """Write where a batch is prepared before its decision, as far as it is known.
+    """Write the participants' votes on a batch before its decision, as far as known.
 
     A participant that gets no row prepares nothing: that one is missing is no fault.
     """
@@ -149,7 +149,7 @@ def describe_votes(
 
 
 def format_load(holds: Holds) -> str:
-    """Write what a prepared transaction keeps busy at a participant."""
+    """Write the rows, slots and locks that a prepared transaction occupies."""
     parts = [format_count(holds.rows, "row")]
     if holds.slots is not None:
         parts.append(format_count(holds.slots, "prepared transaction"))
