@@ -1,7 +1,7 @@
-"""What a service embeds to become a participant.
+"""The parts that a service embeds to become a participant.
 
 A resource keeps the data; `tracing_2pc.http.server.participant_blueprint` gives a
-Flask application the routes that reach it. What only one service needs is not here.
+Flask application the routes that reach it. Parts for one service only are not here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a participant answers: one pure decision per request, from what was read.
+"""A participant's answers: one pure decision per request, from the rows read.
 
 Nothing here reads or writes. A resource reads under its lock, asks one of these
-functions, and makes true what the answer says, in the same local transaction.
+functions, and carries out the answer in the same local transaction.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BranchRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRow:
-    """What the journal says about one transaction, read under the lock."""
+    """The journal's rows of one transaction, read under the lock."""
 
     transaction: TransactionId  # its id
     forgotten_through: int | None = None  # of its application here
@@ -88,7 +88,7 @@ class TransactionRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """An acknowledgement or a refusal, and what must be written to make it true."""
+    """An acknowledgement or a refusal, and the changes that must be written for it."""
 
     state: str  # of the branch or transaction, or `unknown`, or `forgotten`
     refusal: Refusal | None = None  # None in an acknowledgement
@@ -112,11 +112,11 @@ abort branch by digest  aborted    aborted    !committed  aborted   aborted
 abort branch of other   aborted    !prepared  !committed  aborted   aborted
 look up                 unknown    prepared   committed   aborted   unknown
 """
-"""What a transaction is, what is asked of it, and the state that the answer names.
+"""Columns: the transaction's state. Rows: the request. Cells: the state in the answer.
 
 *unknown* is a refusal, `!` a conflict; all others acknowledge. *Of other* content is a
-branch whose digest differs. What is resolved by hand is answered as what has come to
-the same end, at or below forgotten_through all as *forgotten*.
+branch whose digest differs. A transaction resolved by hand is answered like one that
+ended the same way, and all at or below forgotten_through as *forgotten*.
 """
 
 
@@ -248,7 +248,7 @@ def resolve(row: TransactionRow, outcome: Decision) -> Answer:
 
 
 def _duplicate(row: TransactionRow) -> str | None:
-    """Say why committing all that is prepared could write records twice."""
+    """Return why committing all prepared branches could write a record twice."""
     if row.committed:
         return f"{row.committed} has committed this batch"
     if row.forgotten:
@@ -262,7 +262,7 @@ def _duplicate(row: TransactionRow) -> str | None:
 def show(row: TransactionRow, now: float, holds: Mapping[str, int]) -> Answer:
     """Answer a look-up of one transaction; times are by the participant's clock.
 
-    `holds` counts what the transaction keeps busy while it is in doubt.
+    `holds` counts the rows, slots and locks of the transaction while it is in doubt.
     """
     if row.forgotten:
         return _forgotten(row)
@@ -284,7 +284,7 @@ def show(row: TransactionRow, now: float, holds: Mapping[str, int]) -> Answer:
 
 
 def _closed(row: TransactionRow, branch: BranchId) -> Answer | None:
-    """Refuse what may no longer be prepared (rules 18, 19 and 20)."""
+    """Refuse a transaction that may no longer be prepared (rules 18, 19 and 20)."""
     if row.forgotten:
         return _forgotten(row)
     if row.seal is not None:

@@ -1,7 +1,7 @@
 """Arrow IPC streams from strangers: held within bounds before and while Arrow reads.
 
-Arrow believes what a stream says about itself: how long a buffer is when it is no
-longer compressed, how many elements a column without bytes has. We don't.
+Arrow trusts a stream's own metadata: the length of a buffer after decompression, the
+number of elements of a column without bytes. We don't.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Stream:
                 raise MalformedError(detail)
 
     def _take(self, size: int) -> bytes:
-        """Read at most what can still come."""
+        """Read at most the bytes that can still come."""
         piece = self._file.read(max(0, min(size, self._left)))
         self._left -= len(piece)
         return piece
@@ -178,7 +178,7 @@ def _shared_lengths(column: pa.Array) -> pa.Array:
 
 
 def _is_longer(values: pa.Array, most: int) -> bool:
-    """Say whether there are more values than `most`, at any depth."""
+    """Return whether there are more values than `most`, at any depth."""
     t, kind = pa.types, values.type
     if len(values) > most:
         return True
@@ -196,10 +196,10 @@ def _is_longer(values: pa.Array, most: int) -> bool:
 
 
 def _is_read(kind: pa.DataType, *, nested: bool = False) -> bool:
-    """Say whether we read a type: plain, or plain ones in lists and structs.
+    """Return whether we read a type: plain, or plain ones in lists and structs.
 
-    Inside of them nothing is shared by records, so that what is decoded is no longer
-    than what came.
+    Inside of them nothing is shared by records, so that decoded data is no longer
+    than the received data.
     """
     t = pa.types
     if isinstance(kind, pa.BaseExtensionType):
@@ -223,7 +223,7 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def _read_message(metadata: bytes) -> tuple[int, bool]:
-    """Return how long its buffers are, and if compressed; or raise `ArrowInvalid`."""
+    """Return its buffers' length, and if compressed; or raise `ArrowInvalid`."""
     try:
         message = _Table(metadata, *struct.unpack_from("<I", metadata))
         kind, body = message.number(1, "B"), message.number(3, "q")
@@ -240,7 +240,7 @@ def _read_message(metadata: bytes) -> tuple[int, bool]:
 
 
 class _Table(NamedTuple):
-    """A table of a FlatBuffer: what Arrow's messages are written in."""
+    """A table of a FlatBuffer, the format of Arrow's messages."""
 
     buffer: bytes
     start: int

@@ -1,6 +1,6 @@
 """The body of a prepare: bytes that are counted and digested as they pass.
 
-Records are read from it in Arrow batches, whatever the format on the wire.
+Records are read from it in Arrow batches, in any format on the wire.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Body(io.RawIOBase):
         self.digest = digest
 
     def readable(self) -> bool:
-        """Say yes: `io.RawIOBase` asks."""
+        """Return True: `io.RawIOBase` asks."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what has arrived; raise `MalformedError` if the body ends early."""
+        """Read the bytes that have arrived; `MalformedError` if the body ends early."""
         view = memoryview(buffer).cast("B")
         if not (wanted := min(self._left, len(view))):
             return 0
@@ -108,8 +108,8 @@ class Source:
         """Open the records from the start: their schema, and batches to iterate once.
 
         Raises:
-            MalformedError: this is not what Content-Type says, or there are more
-                records than `rows`; also while iterating.
+            MalformedError: the body has not the format in Content-Type, or there are
+                more records than `rows`; also while iterating.
         """
         if self.content_type == content.NDJSON:
             schema = json_lines.read_schema(self.file, rows)

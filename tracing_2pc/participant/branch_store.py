@@ -23,7 +23,7 @@ SLICE: Final = 10_000  # rows that one local transaction deletes at most
 
 
 class ViolatedError(Exception):
-    """A constraint or trigger refused a record; it says which, without values.
+    """A constraint or trigger, which it names, refused a record; without values.
 
     `rows` are those without which the branch would be taken, where they are known.
     """
@@ -61,7 +61,7 @@ class BranchUpload:
         return self.journal.database.receive(self.body)
 
     def verify(self, rows: int) -> None:
-        """Compare digest and rows with what was announced; or `MalformedError`."""
+        """Compare digest and rows with those announced; raise `MalformedError`."""
         self.body.verify()
         if rows != self.ref.rows:
             detail = f"Tpc-Rows: it says {self.ref.rows}, the body has {rows} records"
@@ -70,8 +70,8 @@ class BranchUpload:
 
 Add = Callable[[Connection, int], Answer | None]
 """Puts the branch of a tag on record, as prepared when the transaction commits; or
-answers why not. Called under the application's lock, shared, which is held until the
-branch is prepared."""
+returns an answer that refuses it. Called under the application's lock, shared, which is
+held until the branch is prepared."""
 
 
 class BranchStore(abc.ABC):
@@ -79,8 +79,8 @@ class BranchStore(abc.ABC):
 
     The engine answers by the protocol's table and keeps the journal. A store makes
     rows durable and invisible, and then visible or gone. It is called from many threads
-    and processes. It raises `RefusalError` for what it refuses, and the database's own
-    errors for "not now".
+    and processes. It raises `RefusalError` to refuse, and the database's own errors for
+    "not now".
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -88,21 +88,21 @@ class BranchStore(abc.ABC):
 
     @abc.abstractmethod
     def set_up(self, connection: Connection) -> None:
-        """Check the settings and make what is missing, in one transaction. Idempotent.
+        """Check the settings and make missing tables, in one transaction. Idempotent.
 
         Raises:
             ConfigurationError: with the setting or the SQL that cures it.
         """
 
     def find(self, connection: Connection) -> None:  # noqa: B027 - most look nothing up
-        """Read what `set_up` has made; change nothing."""
+        """Read the tables that `set_up` has made; change nothing."""
 
     @abc.abstractmethod
     def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Make the rows durable and invisible, if `add` allows it (rule 13).
 
-        The rows are written first: whoever is stopped then must not hold the lock that
-        `add` is called under. An answer says why nothing is kept.
+        The rows are written first: a process that is stopped then must not hold the
+        lock that `add` is called under. An answer is the reason why no row is kept.
 
         Raises:
             UnderWayError: another request writes this very branch; nothing is kept.
@@ -112,7 +112,7 @@ class BranchStore(abc.ABC):
     def noting(self, application: str) -> contextlib.AbstractContextManager[Connection]:
         """Open a local transaction with the application's exclusive lock.
 
-        No branch is about to be prepared then. A crash may undo what is written in it.
+        No branch is about to be prepared then. A crash may undo its writes.
         """
         return self.journal.database.relaxed(lock=application)
 
@@ -134,11 +134,11 @@ class BranchStore(abc.ABC):
     def raise_forgotten_through(
         self, connection: Connection, row: TransactionRow, to: int
     ) -> None:
-        """Forget what is sealed at or below a batch."""
+        """Forget sealed transactions at or below a batch."""
         self.journal.raise_forgotten_through(connection, row, to)
 
     def delete_leftovers(self, slices: int) -> int:
-        """Delete some rows that nobody sees; return how many. No vote depends on it.
+        """Delete some invisible rows; return their number. No vote depends on it.
 
         Called before a prepare, if the journal finds `leftovers`. It takes at most
         `slices` transactions, of `SLICE` rows each.

@@ -1,6 +1,6 @@
-"""The participant's part of the protocol, whatever it keeps its rows in.
+"""The participant's part of the protocol, for every kind of resource.
 
-A prepare looks first: one read, and whoever is refused is refused before a byte of the
+A prepare looks first: one read, and a refused request is refused before a byte of its
 body is read. The body is received: up to 1 MiB into memory, above that streamed on
 PostgreSQL, spooled to a file without a name on SQLite, or where it is read twice (JSON
 lines for a table, a partner that checks). Once its first record batch is there, one
@@ -9,12 +9,13 @@ local transaction writes the rows, takes the application's lock, shared, reads a
 
 Rows come before the lock: a process that is stopped in the middle of a COPY keeps its
 session, and an abort must wait neither for that nor for triggers or locks of the table.
-What is rare has a short transaction of its own before: an application's first prepare
+Rare steps have a short transaction of their own before: an application's first prepare
 (name, table, view), a note under which nothing was prepared, leftovers of aborts.
 
-Who sends a branch again while it is written is told *in progress*, and waits without
-end. That comes from a lock which ends with the transaction. No promise rests on it:
-without it a client of a slow server would send the same rows again and give up.
+A client that resends a branch while it is written gets *in progress*, and keeps
+retrying. The check is an advisory lock, which ends with the transaction. No promise
+rests on it: without it a client of a slow server would send the same rows again and
+give up.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Query:
-    """Which page of the list is wanted; None is any."""
+    """The page of the list to return; None is any."""
 
     application: str | None
     after: int
@@ -94,11 +95,11 @@ class Page:
 
 
 class ParticipantEngine:
-    """Answers requests by the protocol's table, and makes true what it answers.
+    """Answers requests by the protocol's table, and carries out its answers.
 
     Called from many threads and processes; each request is repeated until it is
-    answered. A request raises `RefusalError` for what it refuses outside of the table,
-    and the database's own errors for "not now". `participant` is the name that the
+    answered. A request raises `RefusalError` to refuse outside of the table, and the
+    database's own errors for "not now". `participant` is the name that the
     caller gives: the first one of an application is kept, if the caller may name it.
     A request for another name, or for another `journal` than this one, is refused as
     misdirected and changes nothing.
@@ -120,7 +121,7 @@ class ParticipantEngine:
         self._opening = threading.Lock()
 
     def open(self) -> None:
-        """Check the settings, make what is missing. Idempotent.
+        """Check the settings, make missing tables. Idempotent.
 
         No connection is left open that a fork would share.
 
@@ -141,7 +142,7 @@ class ParticipantEngine:
             self._opened = True
 
     def find(self) -> None:
-        """Find what `open` has made, and from now on make nothing. Idempotent.
+        """Find the tables that `open` has made; from now on make none. Idempotent.
 
         No file, no table and no view is made, and to SELECT is enough.
 
@@ -152,37 +153,38 @@ class ParticipantEngine:
         self._closed = False
         if self._opened or self._found:
             return
-        what = f"no participant's table {self._journal.tables.prefix}… is there"
+        obstacle = f"no participant's table {self._journal.tables.prefix}… is there"
         if (file := missing_file(self._database.url)) is None:
             with self._database.read() as connection:
                 if self._journal.tables.exists(connection):
                     self._store.find(connection)
                     self._found = True
         else:
-            what = f"there is no {file} on this machine"
+            obstacle = f"there is no {file} on this machine"
         if not self._found:
-            why = f"{what}: the start of a job makes it"
-            raise RefusalError(Refusal.NOT_NOW, why)
+            obstacle = f"{obstacle}: the start of a job makes it"
+            raise RefusalError(Refusal.NOT_NOW, obstacle)
 
     def _open_or_find(self) -> None:
         if not self._found:
             self.open()
 
     def settle(self) -> None:
-        """Check what lies behind the tables, once they are made: for a job's start.
+        """Check systems behind the tables, once these are made: for a job's start.
 
         Raises:
-            ConfigurationError: says what to change.
+            ConfigurationError: with the change to make.
         """
 
     def start(self) -> None:
-        """Start what runs in the background. Called with every request, after forks.
+        """Start background work. Called with every request, after forks.
 
-        Without a service a process calls it that is told to, if the resource `sends`.
+        Without a service the process that is told to do so calls it, if the resource
+        `sends`.
         """
 
     def rest(self) -> None:
-        """Stop what runs in the background, until `start`."""
+        """Stop background work, until `start`."""
 
     def waiting(self) -> int:
         """Count records that are committed, and are to be sent from here."""
@@ -314,7 +316,7 @@ class ParticipantEngine:
         return answer
 
     def resolve(self, order: Order, outcome: Decision) -> Answer:
-        """Do what a person decided about an orphan, and remember why."""
+        """Carry out a person's decision about an orphan, and record the reason."""
         return self._decide(order, lambda row: answers.resolve(row, outcome))
 
     def show(
@@ -323,7 +325,7 @@ class ParticipantEngine:
         participant: str | None,
         journal: str | None = None,
     ) -> Answer:
-        """Look a transaction up, with the clock here and what it keeps busy."""
+        """Look a transaction up, with the clock here, its rows, slots and locks."""
         with self._reading() as connection:
             row = self._journal.read(connection, transaction)
             self._check_address(connection, row, participant, journal)
@@ -331,12 +333,12 @@ class ParticipantEngine:
             return answers.show(row, self._journal.clock(), holds)
 
     def identity(self, application: str | None) -> Identity:
-        """Return which journal this is, and how applications, or one, call it."""
+        """Return this journal's id, and its names by application, of all or one."""
         with self._reading() as connection:
             return self._journal.identity(connection, application)
 
     def list_open(self, query: Query) -> Page:
-        """List what is not sealed, oldest first."""
+        """List branches that are not sealed, oldest first."""
         with self._reading() as connection:
             wanted = dataclasses.asdict(query)
             branches, next_ = self._journal.list_open(connection, **wanted)
@@ -345,7 +347,7 @@ class ParticipantEngine:
     def ready(self) -> str:
         """Raise `RefusalError`, *not now*, unless the database can be read and written.
 
-        Returns in a word what does not go on although prepares do; empty if nothing.
+        Return a word for work that has stopped although prepares go on; empty for none.
         Strangers ask: count nothing, and log a reason once, not for each of them.
         """
         try:
@@ -380,7 +382,7 @@ class ParticipantEngine:
         return not self._database.keeps_sessions
 
     def unfit(self) -> Sequence[Unfit]:
-        """Return what does not fit at what it depends on, each with its cure."""
+        """Return misfits of the systems that it depends on, each with its cure."""
         if not self._journal.tables.grows:
             return []
         with self._reading() as connection:
@@ -419,7 +421,7 @@ class ParticipantEngine:
         self.release()
 
     def release(self) -> None:
-        """Close connections that nobody uses now; who asks makes new ones."""
+        """Close idle connections; the next request opens new ones."""
         self._database.engine.dispose()
         self._store.close()
 
@@ -432,7 +434,7 @@ class ParticipantEngine:
     def _decide(
         self, order: Order, answer_to: Callable[[TransactionRow], Answer]
     ) -> Answer:
-        """Answer by what the journal says, and make the answer true."""
+        """Answer from the journal, and carry out the answer."""
         self._open_or_find()
         with self._store.deciding(order.transaction) as (connection, row):
             self._check_address(connection, row, order.participant, order.journal)
@@ -450,7 +452,7 @@ class ParticipantEngine:
         participant: str | None,
         journal: str | None,
     ) -> None:
-        """Refuse what is meant for another journal, or for another name.
+        """Refuse a request that is meant for another journal, or for another name.
 
         Another name is taken as long as the application has nothing here.
         """
@@ -494,7 +496,7 @@ class ParticipantEngine:
             )
 
     def _record_wait(self, row: TransactionRow, outcome: BranchState) -> None:
-        """Measure how long it was in doubt; a long wait is a span, at its end."""
+        """Measure its time in doubt; a long wait is a span, at its end."""
         prepared = row.branches_in(BranchState.PREPARED)
         if not prepared:
             return

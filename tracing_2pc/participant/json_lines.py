@@ -1,7 +1,7 @@
 """JSON lines: one object a line, read strictly, as records and as Arrow batches.
 
-Python reads them. Arrow's own reader is not for what strangers send: a line that
-says `null` ends the process.
+Python reads them. Arrow's own reader is not for data from strangers: a line `null`
+ends the process.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def check_count(count: int, rows: int) -> None:
 
 
 def read_schema(file: IO[bytes], rows: int) -> pa.Schema:
-    """Read all lines, and say which columns they have: booleans, numbers, text.
+    """Read all lines, and return their columns: booleans, numbers, text.
 
     A whole number is an int64, or a uint64; with one that has a fraction beside it,
-    a double. Text stays text, whatever it looks like.
+    a double. Text always stays text.
 
     Raises:
         MalformedError: a column that has values of several kinds, or too many columns.
@@ -109,14 +109,14 @@ def strict_json(text: bytes, decoder: json.JSONDecoder | None = None) -> Any:
 
 
 def why_no_json(error: ValueError) -> str:
-    """Say what `strict_json` found, in words that are not about Python."""
+    """Describe an error of `strict_json`, in words that are not about Python."""
     if type(error) is not ValueError:
         return "it is not JSON"
     return "a number is too long" if "digits" in str(error) else str(error)
 
 
 def strict_decoder(read: Callable[[str], Any] | None = None) -> json.JSONDecoder:
-    """Return what reads as strictly, and numbers with a fraction by `read`."""
+    """Return a decoder that is as strict; `read` reads numbers with a fraction."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")

@@ -1,4 +1,4 @@
-"""What a participant measures: its requests, and the gauges of its resource."""
+"""A participant's measures: its requests, and the gauges of its resource."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Measured:
         observe_gauges(lambda: [(read(), {})])
 
     def exposition(self) -> str:
-        """Write them, and this worker's counts. Raises whatever reading raises."""
+        """Write them, and this worker's counts. Errors of reading are raised."""
         token = scraped.set(self._read())
         try:
             return instruments.exposition()
@@ -36,7 +36,7 @@ def record_request(
 ) -> None:
     """Measure a request that is a phase of the protocol; others are not.
 
-    `result` is `ok`, `refused`, or `unavailable` for what is no answer; `context` is
+    `result` is `ok`, `refused`, or `unavailable` if there is no answer; `context` is
     that of the request's span.
     """
     if phase not in LABELS["phase"]:

@@ -1,4 +1,4 @@
-"""What a person may ask of a participant that keeps requests, such as an outbox."""
+"""A person's requests to a participant that keeps requests, such as an outbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracing_2pc.core.states import RequestState
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestQuery:
-    """Which page of a quarantine is wanted."""
+    """The page of a quarantine to return."""
 
     application: str | None  # None is any
     key: RequestKey | None  # None is any
@@ -23,7 +23,7 @@ class RequestQuery:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestOrder:
-    """What a person wants done with a request in quarantine, and how they sign."""
+    """A person's order about a request in quarantine, and their signature."""
 
     key: RequestKey
     participant: str

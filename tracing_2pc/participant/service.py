@@ -1,7 +1,7 @@
-"""What each request does, whichever transport brought it.
+"""The service's methods, one for each request of any transport.
 
 A transport reads a request, admits its caller and opens the span; then it calls one of
-these methods, and translates the answer or what was raised.
+these methods, and translates the answer or the error.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ParticipantService:
     def resolve(
         self, caller: Caller, step: Step, order: Order, outcome: Decision
     ) -> Answer:
-        """Do what an operator decided about an orphan."""
+        """Carry out an operator's decision about an orphan."""
         self._check(caller, "resolve", order.transaction, step)
         answer = self._engine.resolve(order, outcome)
         if answer.refusal is None:
@@ -114,7 +114,7 @@ class ParticipantService:
     def list_open(
         self, caller: Caller, query: Query, longest: int
     ) -> tuple[dict[str, Any], int | None]:
-        """List what is not sealed that the caller's token may see.
+        """List unsealed branches that the caller's token may see.
 
         It is a page of at most `longest` bytes, and the tag that the next one follows.
         """
@@ -166,8 +166,8 @@ class ParticipantService:
         if len(items) == len(page.requests):
             return fields, None
         last = page.requests[len(items) - 1]
-        at = last.since if last.dropped_at is None else last.dropped_at
-        return fields, (at, str(last.key))
+        moment = last.since if last.dropped_at is None else last.dropped_at
+        return fields, (moment, str(last.key))
 
     def order(
         self, caller: Caller, step: Step, action: str, order: RequestOrder
@@ -176,14 +176,14 @@ class ParticipantService:
         self._check(caller, action, order.key.transaction, step)
         is_drop, requests = action == "drop", self._requests
         state = (requests.drop_request if is_drop else requests.send_again)(order)
-        why = order.reason or "no reason given"
+        explanation = order.reason or "no reason given"
         # The state after it: repeated, it changed nothing.
         text = "order by hand: %s request=%s who=%s: the request is %s: %s"
-        logger.warning(text, action, order.key, order.who, state, why)
+        logger.warning(text, action, order.key, order.who, state, explanation)
         return state
 
     def whoami(self, caller: Caller) -> dict[str, Any]:
-        """Tell which journal this is, its names, and what the caller may learn here."""
+        """Return the journal's id, its names, and facts that the caller may learn."""
         return {
             **dataclasses.asdict(self._engine.identity(caller.application)),
             "version": metadata.version("tracing-2pc"),
@@ -194,14 +194,14 @@ class ParticipantService:
         }
 
     def _unfit(self, caller: Caller) -> list[list[str]]:
-        """Return what does not fit, as far as the caller may know of applications."""
+        """Return misfits, as far as the caller may know of applications."""
         if not caller.may("metrics"):
             return []
         bound = caller.application
         return [
-            list(map(str, unfit))
-            for unfit in self._engine.unfit()
-            if bound is None or unfit.application in ("", bound)
+            list(map(str, misfit))
+            for misfit in self._engine.unfit()
+            if bound is None or misfit.application in ("", bound)
         ]
 
     def _check(
@@ -214,5 +214,5 @@ class ParticipantService:
 
 
 def _may_name(caller: Caller) -> bool:
-    """Say whether the name that a caller gives is kept: a job's, not a task's."""
+    """Return whether the name that a caller gives is kept: a job's, not a task's."""
     return caller.role is not Role.EXECUTOR

@@ -1,8 +1,8 @@
 """Rows for PostgreSQL's `COPY … (FORMAT binary)`, made by Arrow column by column.
 
 The server reads them in half the time of csv: it parses no numbers and no times. Each
-column must have the Arrow type that `TYPES` has for it: what bytes mean depends on the
-table alone, and a wrong type may go unnoticed.
+column must have the Arrow type that `TYPES` has for it: the meaning of bytes depends on
+the table alone, and a wrong type may go unnoticed.
 
 The form is that of PostgreSQL's manual, COPY, "Binary Format".
 """

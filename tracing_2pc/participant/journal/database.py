@@ -1,7 +1,7 @@
-"""What a participant needs of its own database besides transactions.
+"""A participant's use of its own database besides transactions.
 
 A prepare opens two: `look`, before its body is received, and `upload`, for its rows.
-Who decides opens `write`, with the application's lock.
+A decision opens `write`, with the application's lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class UnderWayError(Exception):
 
 
 class TableGoneError(Exception):
-    """Somebody has dropped the table."""
+    """The table was dropped."""
 
 
 class TableInUseError(Exception):
@@ -34,7 +34,7 @@ class TableInUseError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class TableLook:
-    """What there is to know of a table at one moment, besides its columns."""
+    """Properties of a table at one moment, besides its columns."""
 
     # By column, the Arrow type that `Database.load` need not write as text. Columns
     # that have none are left out.
@@ -56,8 +56,8 @@ class TableLook:
 class Records(NamedTuple):
     """Arrow batches of a table's columns; `typed` ones have its exact types.
 
-    `written` is called when they are written; it may raise `RefusalError`. `count` says
-    how many records a batch is made from, just after it was taken.
+    `written` is called when they are written; it may raise `RefusalError`. `count`
+    returns the number of records that a batch is made from, just after it was taken.
     """
 
     batches: Iterator[Any]
@@ -72,14 +72,14 @@ class Database(engines.Database, abc.ABC):
 
     Its `read`, in PostgreSQL, sees the newest state at each statement, and fails on a
     standby: in an older snapshot a branch just committed is neither that nor prepared,
-    and a list of what a standby has is no evidence.
+    and a standby's list is no evidence.
     """
 
     driver: Any
     """The PEP 249 module whose errors `load` raises."""
 
     planned_anew: tuple[str, ...] = ()
-    """What `relaxed` selects for a plan that may have been made for another table."""
+    """SQL that `relaxed` selects for a plan that may have been of another table."""
 
     def check_writable(self) -> None:
         """Raise `OperationalError` where `read` works, and nothing can be written.
@@ -92,7 +92,7 @@ class Database(engines.Database, abc.ABC):
 
     @functools.cached_property
     def beside(self) -> Database:
-        """The same with another pool: who holds a session may wait for one."""
+        """The same with another pool, for a caller that holds a session of this one."""
         return self
 
     def read_quickly(self) -> AbstractContextManager[Connection]:
@@ -129,13 +129,13 @@ class Database(engines.Database, abc.ABC):
     ) -> Iterator[tuple[Connection, int]]:
         """Open the durable transaction that the rows of a branch go into.
 
-        It yields the value of `tag`, an SQL expression, too. Nobody can alter the
-        table, if one is named, until it ends. If it `will_be_prepared`, it keeps no
+        It yields the value of `tag`, an SQL expression, too. The table, if one is
+        named, cannot be altered until it ends. If it `will_be_prepared`, it keeps no
         lock on the branch.
 
         Raises:
             UnderWayError: another one is open for the same branch.
-            TableGoneError: there is no such table; SQLite says so in `look_at`.
+            TableGoneError: there is no such table; with SQLite `look_at` raises it.
         """
         with self.write() as connection:
             yield connection, connection.exec_driver_sql(f"SELECT {tag}").scalar_one()
@@ -151,10 +151,10 @@ class Database(engines.Database, abc.ABC):
     def alter(self, table: str) -> Iterator[Connection]:
         """Open the transaction of `setup`, to alter a table that is in use.
 
-        It waits a moment for those who use the table: who comes later waits with it.
+        It waits a moment for transactions that use the table; later ones wait, too.
 
         Raises:
-            TableInUseError: they still do, or a prepared transaction does.
+            TableInUseError: they still use it, or a prepared transaction does.
         """
         with self.setup() as connection:
             yield connection
@@ -165,43 +165,43 @@ class Database(engines.Database, abc.ABC):
 
     @abc.abstractmethod
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
-        """Read what may change of a table under a participant that runs.
+        """Read a table's catalog, which may change under a participant that runs.
 
-        Equal results mean that nothing has changed. `read_look` says what it is.
+        Equal results mean that nothing has changed. `read_look` interprets them.
 
         Raises:
             TableGoneError: it is not there.
         """
 
     @abc.abstractmethod
-    def read_look(self, found: Any) -> TableLook:
-        """Say what `look_at` has found."""
+    def read_look(self, catalog: Any) -> TableLook:
+        """Interpret a result of `look_at`."""
 
     @abc.abstractmethod
     def load(self, connection: Connection, table: str, records: Records) -> int:
-        """Write records, with their deferred checks; return how many were kept."""
+        """Write records, with their deferred checks; return the number kept."""
 
     def misfit(self, connection: Connection, error: Exception, batch: Any) -> str:
-        """Say which value `load` cannot write, without it; of an earlier batch, too."""
+        """Describe a value that `load` cannot write; of an earlier batch, too."""
         return "a value does not fit the column it is for"
 
     def lacking(self, connection: Connection) -> str:
-        """Say what a text has that this database cannot hold."""
+        """Describe characters of a text that this database cannot hold."""
         return "a character that this database lacks"
 
     @abc.abstractmethod
     def violation(self, error: Exception) -> str:
-        """Name what an error of `load` says of a constraint or trigger; no values."""
+        """Name the constraint or trigger of an error of `load`; no values."""
 
     @abc.abstractmethod
     def refusal(self, error: Exception) -> str | None:
-        """Return why an error of `load` is permanent; None if it may pass."""
+        """Return the reason if an error of `load` is permanent; None if it may pass."""
 
     @abc.abstractmethod
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int
     ) -> int:
-        """Delete some rows of a tag that nobody has locked; return how many."""
+        """Delete some rows of a tag that are not locked; return their number."""
 
 
 def commit(connection: Connection) -> None:

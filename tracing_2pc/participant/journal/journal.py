@@ -1,6 +1,6 @@
-"""The participant's durable memory. What each batch executes is in `statements`.
+"""The participant's durable memory. The statements of each batch are in `statements`.
 
-Its rows live in the service's own database, next to the data. Who writes holds the
+Its rows live in the service's own database, next to the data. A writer holds the
 application's lock: exclusive for everything but the end of a prepare, which may share
 it with other prepares. The first look of a prepare holds none.
 """
@@ -52,7 +52,7 @@ Evidence = Callable[[Connection, Sequence[Any], dict[int, BranchState]], None]
 
 
 class Journal:
-    """What one participant knows about transactions and branches."""
+    """One participant's record of transactions and branches."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Journal:
 
     @property
     def name(self) -> str:
-        """What its tables' names begin with: one participant in its database."""
+        """The prefix of its tables' names: one participant in its database."""
         return self.tables.name
 
     def read(
@@ -83,8 +83,8 @@ class Journal:
         branch: BranchId | None = None,
     ) -> TransactionRow:
         """Read a transaction, with one of its branches or all of them."""
-        of = self.statements
-        statement = of.read_all if branch is None else of.read_one
+        statements = self.statements
+        statement = statements.read_all if branch is None else statements.read_one
         rows = connection.execute(statement, _keys(transaction, branch)).all()
         self._set_clock(rows[0].now)
         of_attempt = [r for r in rows if r.attempt == transaction.attempt]
@@ -116,7 +116,7 @@ class Journal:
         )
 
     def _database_clock(self) -> float:
-        """Return the database's time, as of what was read last: no machine's own."""
+        """Return the database's time, from the last read, not this machine's own."""
         if self._offset is None:
             with self.database.look() as connection:
                 self.read_clock(connection)
@@ -130,9 +130,9 @@ class Journal:
         self._offset = float(now) - time.time()
 
     def _raise_if_damaged(self, transaction: TransactionId, r: Any) -> None:
-        """Refuse a branch's row that nobody has written so: SQLite has no checksums.
+        """Refuse a branch's row that was damaged: SQLite has no checksums.
 
-        Of what changes, one part is held against another: no single bit turns both.
+        Columns that change are compared with each other: no single bit turns both.
         """
         ref = BranchRef(BranchId(r.partition, r.task_attempt), r.row_count, r.digest)
         is_state = r.state in _STATES and (r.state == "prepared") == (r.sealed is None)
@@ -144,8 +144,8 @@ class Journal:
             raise self._damaged(transaction, f"its seal in {self.name}_tpc_")
         return BranchState(seal)
 
-    def _damaged(self, transaction: TransactionId, what: str) -> RefusalError:
-        where = f"{what}… does not match its checksum"
+    def _damaged(self, transaction: TransactionId, subject: str) -> RefusalError:
+        where = f"{subject}… does not match its checksum"
         detail = f"{transaction}: {where}: restore the participant's database"
         return RefusalError(Refusal.NOT_NOW, detail, transaction_id=str(transaction))
 
@@ -181,7 +181,7 @@ class Journal:
         return tag
 
     def drop_dead(self, connection: Connection, row: TransactionRow) -> None:
-        """Forget what never happened: under the exclusive lock it never will."""
+        """Forget prepares that never happened: under the exclusive lock none will."""
         b = self.tables.branch
         for some in in_slices(row.dead):
             connection.execute(b.delete().where(b.c.tag.in_(some)))
@@ -255,7 +255,7 @@ class Journal:
     def note_participant(
         self, connection: Connection, row: TransactionRow, participant: str
     ) -> None:
-        """Note by which name an application calls this participant."""
+        """Note an application's name for this participant."""
         if row.participant == participant:
             return
         a, name = self.tables.application, row.transaction.application
@@ -265,11 +265,11 @@ class Journal:
         connection.execute(statement.values(participant=participant))
 
     def forget_participant(self, connection: Connection, row: TransactionRow) -> None:
-        """Keep no name: what noted one came to nothing, and who asks may not name."""
+        """Drop the name: nothing was prepared under it, and the caller may not name."""
         if row.participant is not None:
             a = self.tables.application
-            of = a.c.application == row.transaction.application
-            connection.execute(a.delete().where(of))
+            condition = a.c.application == row.transaction.application
+            connection.execute(a.delete().where(condition))
 
     def identity(self, connection: Connection, application: str | None) -> Identity:
         """Return the journal's id, and our names by application, in use."""
@@ -295,21 +295,21 @@ class Journal:
         `row` was read in this local transaction, under the lock, with all branches.
         """
         self._record(connection, row, Carrier())
-        of = _keys(row.transaction)
+        keys = _keys(row.transaction)
         self._abort(connection, losers)
         self.drop_dead(connection, row)
-        self.on_end(connection, self.statements.unsealed, of, outcome)
+        self.on_end(connection, self.statements.unsealed, keys, outcome)
         is_commit = outcome is BranchState.COMMITTED
         # Rule 16: the seal stays until forgotten_through has passed it.
         writes = self.statements.commit if is_commit else self.statements.abort
         values = {"outcome": str(outcome), "now": self.clock(), "because": because}
-        execute(connection, writes, {**of, **values})
+        execute(connection, writes, {**keys, **values})
 
     def touch_seal(self, connection: Connection, transaction: TransactionId) -> None:
         """Write the seal again, so that this local transaction has to be flushed."""
         t = self.tables.transaction
-        of = rows_of(t, transaction)
-        connection.execute(t.update().where(*of).values(seal=t.c.seal))
+        conditions = rows_of(t, transaction)
+        connection.execute(t.update().where(*conditions).values(seal=t.c.seal))
 
     def abort_branch(
         self, connection: Connection, row: TransactionRow, branch: BranchId
@@ -371,8 +371,8 @@ class Journal:
         rows = connection.execute(statement.order_by(b.c.tag).limit(limit)).all()
         by_tag = {r.tag: r for r in rows}
         for r in rows:
-            of = TransactionId(r.application, r.batch, r.attempt)
-            self._raise_if_damaged(of, r)
+            id_ = TransactionId(r.application, r.batch, r.attempt)
+            self._raise_if_damaged(id_, r)
         page = [
             (
                 TransactionId(r.application, r.batch, r.attempt),
@@ -407,7 +407,7 @@ class Journal:
 
 
 def checksum_of(transaction: TransactionId, ref: BranchRef, tag: int) -> int:
-    """Return CRC-32 over what never changes of a branch's row.
+    """Return CRC-32 over the constant columns of a branch's row.
 
     One that was never prepared gets its tag as it is stored, and has no rows by it.
     """

@@ -1,4 +1,4 @@
-"""Which database a participant's URL names."""
+"""Opens the database of a participant's URL."""
 
 from __future__ import annotations
 

@@ -77,11 +77,11 @@ SELECT ARRAY(
 FROM pg_class t WHERE oid = to_regclass({table})
 """
 """INSERT is 4 in the type of a trigger and '3' in that of a rule, DELETE 8 and '4'.
-What another view, or a parent, that the view stands on shows is not looked into."""
+The definition of another view, or a parent, that the view stands on is not read."""
 
 
-class _Found(NamedTuple):
-    """The columns of what `_LOOK` finds."""
+class _CatalogRow(NamedTuple):
+    """The columns of a row of `_LOOK`."""
 
     columns: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -99,14 +99,14 @@ _PREPARED_LOCKS: Final = sa.text(
     "AND relation = to_regclass(:table) AND database = "
     "(SELECT oid FROM pg_database WHERE datname = current_database()))"
 )
-"""Whether a prepared transaction of anybody has locked a table."""
+"""Whether any prepared transaction has locked a table."""
 
 _OWNS: Final = sa.text(
     "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
 )
 
 _BRIEFLY: Final = "set_config('lock_timeout', '1500ms', true)"
-"""SQL: what a transaction that alters a table waits for those who use it. After
+"""SQL: the wait of a transaction that alters a table for others that use it. After
 `deadlock_timeout`, one second, PostgreSQL ends an autovacuum that is in the way."""
 
 _INVOKER: Final = re.compile("security_invoker=(true|on|yes|1)", re.IGNORECASE)
@@ -164,7 +164,7 @@ class PostgreSQL(postgresql.PostgreSQL, Database):
 
     @contextmanager
     def read_quickly(self) -> Iterator[Connection]:
-        """Read what somebody may wait to alter who waits for the caller."""
+        """Read a table although a transaction waits to alter it, and for the caller."""
         with self.read() as connection:
             connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
             yield connection
@@ -186,8 +186,8 @@ class PostgreSQL(postgresql.PostgreSQL, Database):
         """Try an advisory lock, which ends with the transaction or with the session.
 
         The table's lock is the one that COPY takes: of the table by this name, not of
-        its partitions. Others write under it, and nobody can alter or rename the table,
-        or make a trigger, a rule, a policy or a constraint.
+        its partitions. Others write under it, but cannot alter or rename the table, or
+        make a trigger, a rule, a policy or a constraint.
         """
         keys = ", ".join(str(advisory_key(k, bits=32)) for k in branch.split(" ", 1))
         lock = f"pg_try_advisory_{'' if will_be_prepared else 'xact_'}lock({keys})"
@@ -258,24 +258,24 @@ class PostgreSQL(postgresql.PostgreSQL, Database):
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
         """Read it in one statement, which takes locks of catalogs only."""
         cursor = connection.connection.cursor().execute(_look_at(table, view))
-        if (found := cursor.fetchone()) is None:
+        if (row := cursor.fetchone()) is None:
             raise TableGoneError
-        values: Any = (tuple(v) if isinstance(v, list) else v for v in found)
-        return _Found(*values)
+        values: Any = (tuple(v) if isinstance(v, list) else v for v in row)
+        return _CatalogRow(*values)
 
-    def read_look(self, found: Any) -> TableLook:
-        about = (column.rsplit(" ", 3) for column in found.columns)
+    def read_look(self, catalog: Any) -> TableLook:
+        about = (column.rsplit(" ", 3) for column in catalog.columns)
         known = ((name, copy_binary.TYPES.get(int(kind))) for name, kind, *_ in about)
         return TableLook(
             exact={name: kind for name, kind in known if kind is not None},
-            is_table={*found.kinds} <= {"r", "p"},
-            has_parts="p" in found.kinds,
-            is_unlogged=found.unlogged,
-            fires=found.triggers + found.rules,
-            has_policies=found.policies,
-            has_deferred_checks=found.has_deferred_checks,
-            view=found.view,
-            is_invoker=any(map(_INVOKER.fullmatch, found.options or ())),
+            is_table={*catalog.kinds} <= {"r", "p"},
+            has_parts="p" in catalog.kinds,
+            is_unlogged=catalog.unlogged,
+            fires=catalog.triggers + catalog.rules,
+            has_policies=catalog.policies,
+            has_deferred_checks=catalog.has_deferred_checks,
+            view=catalog.view,
+            is_invoker=any(map(_INVOKER.fullmatch, catalog.options or ())),
         )
 
     def load(self, connection: Connection, table: str, records: Records) -> int:
@@ -303,13 +303,13 @@ class PostgreSQL(postgresql.PostgreSQL, Database):
             kind = f"text has {self.lacking(connection)}"
         names = "|".join(map(re.escape, batch.schema.names))
         context = str(getattr(getattr(error, "diag", None), "context", None))
-        said = re.search(rf", \w+ ({names})(:|$)", context.partition("\n")[0])
-        columns = [said[1]] if said else [*_not_ascii(batch)]
+        match = re.search(rf", \w+ ({names})(:|$)", context.partition("\n")[0])
+        columns = [match[1]] if match else [*_not_ascii(batch)]
         about = f"{', '.join(columns)}: " if columns else ""
         return f"{about}a value does not fit the column it is for: {kind}"
 
     def lacking(self, connection: Connection) -> str:
-        """Say what text a database of an old encoding does not take."""
+        """Describe text that a database of an old encoding does not take."""
         session: Any = connection.connection.driver_connection
         encoding = session.info.parameter_status("server_encoding")
         return f"a character that the encoding of the database, {encoding}, lacks"
@@ -325,9 +325,9 @@ class PostgreSQL(postgresql.PostgreSQL, Database):
         function = re.search(r"^PL/pgSQL \w+ ([\w.]+)\(", context, re.MULTILINE)
         names["function"] = function[1] if function else None
         line = re.search(r"^COPY .*?, \w+ (\d+)", context, re.MULTILINE)
-        told = [f"{name} {value}" for name, value in names.items() if value]
+        parts = [f"{name} {value}" for name, value in names.items() if value]
         where = [f"line {line[1]} of COPY"] if line else []
-        return ", ".join([type(error).__name__, *told, *where])
+        return ", ".join([type(error).__name__, *parts, *where])
 
     def refusal(self, error: Exception) -> str | None:
         state = str(getattr(error, "sqlstate", None))
@@ -365,8 +365,8 @@ def _look_at(table: str, view: str | None) -> str:
 def _free(connection: Connection, unlock: str | None) -> None:
     """Free a session's lock, which no ROLLBACK frees; else end the session.
 
-    One that ends keeps its locks until the server notices: who asks again meanwhile is
-    told that the first request is still under way.
+    One that ends keeps its locks until the server notices: a request that is repeated
+    meanwhile is answered *in progress*.
     """
     is_free = False
     try:

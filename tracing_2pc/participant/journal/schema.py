@@ -1,4 +1,4 @@
-"""The tables of a participant's journal: how they are made, and how tags go on."""
+"""The tables of a participant's journal: their creation, and the next tag."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Tables(Schema):
         )
 
     def create(self, connection: Connection) -> None:
-        """Make what is missing. The caller excludes other creators.
+        """Make missing tables. The caller excludes other creators.
 
         Raises:
             ConfigurationError: as `Schema.exists`.
@@ -99,7 +99,7 @@ class Tables(Schema):
         """Make the next tag higher than each in these columns: none is used twice.
 
         Rows of a tag that is used again would be hidden and deleted with the new ones.
-        A counter begins anew if it was dropped, or was not copied with the rows: in a
+        A counter starts again if it was dropped, or was not copied with the rows: in a
         logical replica, or a dump of some tables. The caller excludes other creators.
         An index on each column makes this cheap.
         """

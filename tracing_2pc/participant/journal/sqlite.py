@@ -74,8 +74,8 @@ class SQLite(engine.SQLite, Database):
     def alone(self, branch: str) -> Iterator[None]:
         """Lock a byte of a file, from before the body is received to the commit.
 
-        Whoever has the file open has a lock of its own, and the end of the process
-        ends it. Where the system has no such locks nobody is kept from anything.
+        Each process that has the file open has a lock of its own, and the end of the
+        process ends it. Where the system has no such locks no request is held off.
         """
         start = advisory_key(branch) % (1 << 62)
         wanted_at = (os.SEEK_SET, start, 1, 0)
@@ -99,24 +99,24 @@ class SQLite(engine.SQLite, Database):
         return len(self._uploads)
 
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
-        """Read how it, its triggers and the view were made: each change changes it."""
+        """Read the SQL of it, its triggers and the view: each change changes it."""
         names = {"table": table.lower(), "view": (view or "").lower()}
-        found = tuple(map(tuple, connection.execute(_MADE, names)))
-        if all(kind != "table" for kind, *_ in found):
+        catalog = tuple(map(tuple, connection.execute(_MADE, names)))
+        if all(kind != "table" for kind, *_ in catalog):
             raise TableGoneError
-        return found
+        return catalog
 
-    def read_look(self, found: Any) -> TableLook:
-        (table,) = (name for kind, name, _, _ in found if kind == "table")
+    def read_look(self, catalog: Any) -> TableLook:
+        (table,) = (name for kind, name, _, _ in catalog if kind == "table")
         fires = (
             name
-            for kind, name, _, made in found
+            for kind, name, _, made in catalog
             if kind == "trigger" and _OF_ROWS.search(made)
         )
         made = next(
-            (sql for kind, _, ours, sql in found if kind == "view" and ours), ""
+            (sql for kind, _, ours, sql in catalog if kind == "view" and ours), ""
         )
-        others = [n for kind, n, ours, _ in found if kind == "view" and not ours]
+        others = [n for kind, n, ours, _ in catalog if kind == "view" and not ours]
         # One of ours, by the name of what it hides: what is renamed is renamed in it.
         is_ours = _names(made, f"{table}_hidden")
         stands = not is_ours or any(_names(made, name) for name in (table, *others))
@@ -136,8 +136,8 @@ class SQLite(engine.SQLite, Database):
         return rows
 
     def violation(self, error: Exception) -> str:
-        said = str(error)  # of a trigger anything, values too
-        return said if _VIOLATED.fullmatch(said) else "a trigger raises it"
+        message = str(error)  # of a trigger anything, values too
+        return message if _VIOLATED.fullmatch(message) else "a trigger raises it"
 
     def refusal(self, error: Exception) -> str | None:
         code = getattr(error, "sqlite_errorcode", None)

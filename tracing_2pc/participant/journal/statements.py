@@ -42,9 +42,9 @@ class Statements:
     def hide_in(self, hidden: sa.Table, leftovers: sa.ColumnElement[bool]) -> None:
         """Keep the tags of prepared branches in this table, until they are committed.
 
-        What becomes of the tags of aborted branches is left to `Journal.on_end`.
-        `leftovers` says whether rows of theirs, or others that nobody sees, are still
-        there: who reads one branch is told.
+        The tags of aborted branches are left to `Journal.on_end`. `leftovers` is true
+        if rows of theirs, or other invisible ones, are still there: it is read with
+        one branch.
         """
         self.read_one = self._select(leftovers, of_branch=True)
         self._make_writes(hidden)

@@ -24,7 +24,7 @@ class AddedColumns:
     """Adds columns to a table: nullable, at the end; none is dropped or changed.
 
     They are added in a short transaction of their own, before the one of the rows, and
-    stay whatever becomes of those. In the transaction of the rows readers would be
+    stay even if that is rolled back. In the transaction of the rows readers would be
     locked out until the last row is written, two writers could wait for each other, and
     a prepared transaction would keep the lock until its decision.
 
@@ -129,7 +129,7 @@ def without_untyped(
 
 @contextlib.contextmanager
 def refusing_table() -> Iterator[None]:
-    """Refuse records for what is wrong with their table."""
+    """Refuse records because of an error of their table."""
     try:
         yield
     except ConfigurationError as error:

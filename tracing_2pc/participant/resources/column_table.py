@@ -1,14 +1,14 @@
 """The columns of a table, and the records that are to go into them.
 
-`LOCK TABLE ONLY … IN ROW EXCLUSIVE MODE` holds off whoever would alter or rename the
-table, or make a trigger, a rule or a policy, until the commit; COPY takes the same lock
-later anyway. Under it one statement reads all that matters (`Database.look_at`). If it
-is what was read the last time, what was derived from it stands; else the columns are
-read anew, and the table is checked as at the start. A transaction that is to be
-prepared is looked at from another session: reading the catalogs would keep their locks
-in it. After COPY only the number of rows that the table has kept is compared with the
-vote, and what it has put off until the commit is checked, before the application's lock
-is taken.
+`LOCK TABLE ONLY … IN ROW EXCLUSIVE MODE` holds off transactions that would alter or
+rename the table, or make a trigger, a rule or a policy, until the commit; COPY takes
+the same lock later anyway. Under it one statement reads the catalog
+(`Database.look_at`). If that is unchanged since the last time, the columns derived from
+it stand; else they are read again, and the table is checked as at the start. For a
+transaction that is to be prepared another session looks at the table: reading the
+catalogs would keep their locks in it. After COPY only the number of rows that the table
+has kept is compared with the vote, and checks deferred until the commit are made,
+before the application's lock is taken.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ Columns = Mapping[str, Column]
 
 
 class TableSnapshot(NamedTuple):
-    """What was read of a table at one moment."""
+    """The catalog and the columns of a table at one moment."""
 
-    found: Hashable
+    catalog: Hashable
     look: TableLook
     columns: Columns
     names: frozenset[str]
@@ -74,9 +74,9 @@ class TableSnapshot(NamedTuple):
 class ColumnTable:
     """A table with a column for each of a record's (`loader.RecordTable`).
 
-    It is looked at in each prepare, under a lock that nobody can alter it under: what
-    was made for another type could be rounded, or hidden rows be shown. Columns whose
-    names begin with `tpc_` do not belong to records.
+    It is looked at in each prepare, under a lock under which it cannot be altered:
+    values made for another type could be rounded, or hidden rows be shown. Columns
+    whose names begin with `tpc_` do not belong to records.
 
     Args:
         database: where it is.
@@ -87,10 +87,10 @@ class ColumnTable:
         check: raises `ConfigurationError` for a table that must not take records.
         written: is called when the records of an upload are in the open transaction; it
             may raise `RefusalError`.
-        view: what readers read in its place.
+        view: the view that readers read in its place.
         key: columns by which that shows one row.
-        will_be_prepared: its transactions are, and keep the locks of what they read.
-            So it is looked at from beside.
+        will_be_prepared: its transactions are, and keep the locks of their reads. So
+            it is looked at from beside.
         evolve: columns that records have and it has not are added before they are
             written, and records may lack nullable columns.
         showing: shows the columns that are added where readers read.
@@ -129,8 +129,8 @@ class ColumnTable:
 
     def check(self, connection: Connection) -> TableLook:
         """Look at it; refuse one that would change records, with the cure."""
-        found = self._database.look_at(connection, self.name, self._view)
-        look = self._database.read_look(found)
+        catalog = self._database.look_at(connection, self.name, self._view)
+        look = self._database.read_look(catalog)
         self._check_look(look)
         return look
 
@@ -151,7 +151,7 @@ class ColumnTable:
         return upload.receive()
 
     def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
-        """Open the records; make the table of the first ones, or add what it lacks."""
+        """Open the records; make the table by the first, or add missing columns."""
         schema, batches = source.batches(upload.ref.rows)
         if not schema.names:
             return Arriving(None, _without_columns(batches))
@@ -195,14 +195,14 @@ class ColumnTable:
         """Read all of its columns."""
         about = sa.inspect(connection).get_columns(self.name)
         if any(isinstance(column["type"], DOMAIN) for column in about):
-            found = connection.execute(_DOMAINS, {"name": self.quote(self.name)})
-            bases = {row.column_name: of_domain(row) for row in found}
+            rows = connection.execute(_DOMAINS, {"name": self.quote(self.name)})
+            bases = {row.column_name: of_domain(row) for row in rows}
             for column in about:
                 column["type"] = bases.get(column["name"]) or column["type"]
         declared: dict[str, str] = {}
         if connection.dialect.name == "sqlite":
-            found = connection.execute(_DECLARED, {"name": self.name})
-            declared = {row.name: row.type for row in found}
+            rows = connection.execute(_DECLARED, {"name": self.name})
+            declared = {row.name: row.type for row in rows}
         return {
             column["name"]: Column.reflected(column, declared.get(column["name"]))
             for column in about
@@ -213,11 +213,11 @@ class ColumnTable:
         return self._database.engine.dialect.identifier_preparer.quote(name)
 
     def _looked_at(self, connection: Connection) -> TableSnapshot:
-        """Look at it under its lock; what is known stands while nothing has changed."""
-        found, known = self._found(connection), self._known
-        if known is not None and known.found == found:
+        """Look at it under its lock; the last snapshot stands if it is unchanged."""
+        catalog, known = self._read_catalog(connection), self._known
+        if known is not None and known.catalog == catalog:
             return known
-        look = self._database.read_look(found)
+        look = self._database.read_look(catalog)
         with refusing_table():
             self._check_look(look)
         with contextlib.ExitStack() as stack:
@@ -225,10 +225,10 @@ class ColumnTable:
                 connection = stack.enter_context(self._database.beside.read_quickly())
             columns = self.read_columns(connection)
         theirs = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
-        self._known = known = TableSnapshot(found, look, theirs, frozenset(columns))
+        self._known = known = TableSnapshot(catalog, look, theirs, frozenset(columns))
         return known
 
-    def _found(self, connection: Connection) -> Hashable:
+    def _read_catalog(self, connection: Connection) -> Hashable:
         with contextlib.ExitStack() as stack:
             if self._will_be_prepared:
                 connection = stack.enter_context(self._database.beside.look())
@@ -237,8 +237,8 @@ class ColumnTable:
     def _check_written(
         self, connection: Connection, known: TableSnapshot, upload: BranchUpload
     ) -> None:
-        """Look again, with the rows there, at what is locked with its rows only."""
-        if known.look.has_parts and self._found(connection) != known.found:
+        """Look again, with the rows there, at partitions, which are locked by rows."""
+        if known.look.has_parts and self._read_catalog(connection) != known.catalog:
             detail = "a partition was altered while rows were written: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail)
         self._written(connection, upload)
@@ -307,9 +307,9 @@ class ColumnTable:
                 return one_form(column)
         except (pa.ArrowException, ValueError) as error:
             pair = type_pair(field, target.type, dialect)
-            why = str(error) if isinstance(error, ChangedError) else ""
-            why = f" ({why})" if why else ""
-            detail = f"a value would not come back as it was sent{why}: {pair}"
+            change = str(error) if isinstance(error, ChangedError) else ""
+            change = f" ({change})" if change else ""
+            detail = f"a value would not come back as it was sent{change}: {pair}"
             raise MalformedError(detail, field.name) from None
         return as_text(column) if dialect.name == "postgresql" else column
 

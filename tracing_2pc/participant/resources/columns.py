@@ -58,7 +58,7 @@ class Column:
     """Its value is computed, and cannot be given."""
 
     reads_numbers: bool = False
-    """Text that reads as a number becomes one, whatever the type is called."""
+    """Text that reads as a number becomes one, under any name of the type."""
 
     nullable: bool = False
     """It may be NULL."""
@@ -67,7 +67,7 @@ class Column:
     def reflected(cls, column: Mapping[str, Any], declared: str | None) -> Column:
         """Read a column of SQLAlchemy's inspector.
 
-        `declared` is what SQLite judges by: its type as it was written.
+        `declared` is its type as it was written, by which SQLite judges.
         """
         kind = column["type"]
         is_number = column.get("primary_key") and isinstance(kind, sa.Integer)
@@ -80,7 +80,7 @@ class Column:
 
 
 def _reads_numbers(declared: str | None) -> bool:
-    """Tell the affinity that SQLite gives a declared type, by its rules in their order.
+    """Return whether SQLite gives a declared type a numeric affinity, by its rules.
 
     None is a type of PostgreSQL's, which has no affinities.
     """
@@ -195,7 +195,9 @@ def check_fit(
             if not _fits(field.type, column, dialect.name)
         ],
     }
-    named = [f"{what}: {', '.join(n)}" for what, n in differences.items() if n]
+    named = [
+        f"{difference}: {', '.join(n)}" for difference, n in differences.items() if n
+    ]
     if named:
         detail = "; ".join(named)
         raise MalformedError(f"the columns don't match the table: {detail}")
@@ -241,10 +243,10 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Return bytes and moments in PostgreSQL's text form, others as they are.
+    """Return bytes and moments in PostgreSQL's text form, others unchanged.
 
     For bytes Arrow has no kernel. It looks up the zone of each moment, which took more
-    time than all else that a COPY does here; as text in UTC there is none to look up.
+    time than the rest of a COPY here; as text in UTC there is none to look up.
     """
     if pa.types.is_timestamp(column.type) and column.type.tz:
         moments = pc.cast(column, pa.timestamp(column.type.unit, "UTC"))
@@ -298,7 +300,7 @@ def _changes(kind: pa.DataType, column: SqlType) -> bool:
 
 
 def _changes_text(column: SqlType) -> bool:
-    """Tell whether PostgreSQL might do so with text that nobody has looked into."""
+    """Return whether PostgreSQL might do so with text that was not checked."""
     if isinstance(column, sa.ARRAY):
         return _changes_text(column.item_type)
     if isinstance(column, postgresql.DOMAIN):

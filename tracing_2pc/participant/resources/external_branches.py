@@ -12,10 +12,10 @@ requests and decisions; the place of the branches knows which are prepared.
    application here, and the coordinator repeats its request until it is answered.
 
 With PostgreSQL the note needs no flush of its own: that of `PREPARE TRANSACTION` has
-it. A row inside the prepared transaction proves later that it was committed. Only who
-holds the lock exclusively knows that a note has no branch. The locks are those of a
-session (`journal/session_locks.py`): one of the transaction would stay with what is
-prepared.
+it. A row inside the prepared transaction proves later that it was committed. Only the
+exclusive lock makes sure that a note has no branch. The locks are those of a session
+(`journal/session_locks.py`): one of the transaction would stay with the prepared
+branch.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class BranchPlace(Protocol):
         """Check the settings that votes depend on; `ConfigurationError` has a cure."""
 
     def find(self, connection: Connection) -> None:
-        """Read what `set_up` has made; change nothing."""
+        """Read the tables that `set_up` has made; change nothing."""
 
     def write(self, upload: BranchUpload) -> contextlib.AbstractContextManager[Written]:
-        """Write a branch, whose tag is drawn, and yield what prepares it.
+        """Write a branch, whose tag is drawn, and yield a function that prepares it.
 
         Unless that was called, and after an exception, leaving the block drops it.
         """
@@ -119,7 +119,7 @@ class BranchPlace(Protocol):
 
 
 class ExternalEvidence:
-    """Corrects the journal's states by what is there (`journal.Evidence`)."""
+    """Corrects the journal's states by the branches there (`journal.Evidence`)."""
 
     def __init__(self, place: BranchPlace) -> None:
         self._place = place
@@ -280,8 +280,8 @@ class ExternalBranches(BranchStore):
             return []
         b, rows = self.journal.tables.branch, {}
         for tags in in_slices(prepared):
-            of = sa.select(b.c.tag, b.c.state, b.c.sealed).where(b.c.tag.in_(tags))
-            rows.update({r.tag: r for r in connection.execute(of)})
+            query = sa.select(b.c.tag, b.c.state, b.c.sealed).where(b.c.tag.in_(tags))
+            rows.update({r.tag: r for r in connection.execute(query)})
         t = self.journal.tables.transaction
         unnoted = {b.transaction for tag, b in prepared.items() if tag not in rows}
         sealed = {
@@ -310,7 +310,7 @@ class ExternalBranches(BranchStore):
         transaction: TransactionId,
         decided: Sequence[DecidedBranch],
     ) -> int:
-        """Commit and abort, each durably by itself; return how many there were.
+        """Commit and abort, each durably by itself; return their number.
 
         Raises:
             RefusalError: not now, the requested transaction is not done; the next

@@ -1,4 +1,4 @@
-"""How the records of a body get into a table, or are refused."""
+"""Loads the records of a body into a table, or refuses them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class Arriving(NamedTuple):
-    """What an upload's records are made from, before their table is looked at."""
+    """The source of an upload's records, before their table is looked at."""
 
     schema: pa.Schema | None
     batches: Iterator[Any]
 
 
 class RecordTable(Protocol):
-    """A table that records go into, and what becomes of them on the way."""
+    """A table for records, and their conversion on the way."""
 
     name: str
 
@@ -50,16 +50,16 @@ class RecordTable(Protocol):
     def records(
         self, connection: Connection, arriving: Arriving, upload: BranchUpload
     ) -> Records:
-        """Return what is to be written in the open transaction, with the upload's tag.
+        """Return the rows to write in the open transaction, with the upload's tag.
 
-        Nobody may alter the table from now on until the transaction ends.
+        The table must not be altered from now on until the transaction ends.
 
         Raises:
             RefusalError: the table cannot hold them.
         """
 
     def refused(self) -> None:
-        """Forget what is known of the table: it refused records that seemed to fit."""
+        """Drop the cached state of the table: it refused records that seemed to fit."""
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def open_load(
     for: `hidden` selects the tags of those that no reader sees.
 
     Raises:
-        RefusalError: they are not what was announced, or the table refuses them.
+        RefusalError: they differ from the announcement, or the table refuses them.
         UnderWayError: another request writes the same branch.
         ViolatedError: a constraint or trigger of the table refuses one of them.
     """
@@ -126,7 +126,7 @@ def _opened(
 
 @contextlib.contextmanager
 def _refusing(table: RecordTable, database: Database) -> Iterator[None]:
-    """Turn what the database says into a refusal, or "not now"."""
+    """Turn an error of the database into a refusal, or "not now"."""
     driver = database.driver
     try:
         yield

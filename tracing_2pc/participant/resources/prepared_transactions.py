@@ -94,7 +94,7 @@ class PreparedTransactions(ParticipantEngine):
     Args:
         url: `postgresql://host/name`, or `env:NAME` to read it from there. No password
             in it.
-        table: where the records go, and what readers SELECT from.
+        table: the table for the records, from which readers SELECT.
         evolve: with "add" a column that a batch has and the table has not is added,
             as by `TaggedRows`, while nothing is prepared in the table.
         clock: Unix seconds; by default the database's clock.

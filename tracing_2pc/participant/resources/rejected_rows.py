@@ -1,14 +1,14 @@
-"""Which of a branch's rows a table cannot keep: found by trying, and rolled back.
+"""Finds the rows of a branch that a table cannot keep, by trying and rolling back.
 
 Blocks of rows are written under savepoints, as an upload of their own each, in one
 transaction that ends in a rollback. Where a block is refused the row that COPY names is
 tried alone, which is a hint only (a text has many lines); without a hint the block is
 halved. The good rows stay until the end, so of two that exclude each other the first is
-kept, and what a foreign key refused is tried again when all others are there.
+kept, and rows that a foreign key refused are tried again when all others are there.
 
-Only what is wrong with a row names one: a value that a column cannot hold, a
-constraint. What is wrong with the table (a column that is missing or has another type,
-a trigger, a right, a lock) is raised before any row is tried, or ends the search.
+Only an error of a row names one: a value that a column cannot hold, a constraint. An
+error of the table (a column that is missing or has another type, a trigger, a right, a
+lock) is raised before any row is tried, or ends the search.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ _OF_SQLITE: Final = re.compile(
     r"(UNIQUE|NOT NULL|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?"
 )
 _MISMATCH: Final = "datatype mismatch"
-"""Said of a value that is no number, for a key that is one."""
+"""SQLite's message for a value that is no number, for a key that is one."""
 
 
 class _Failure(NamedTuple):
-    """Why rows were refused; of several the column and reason are those of one."""
+    """The error that refused rows; of several the column and reason of one."""
 
     column: str
     reason: str
@@ -152,18 +152,18 @@ class RejectedRows:
                 if failure.kind in {*_ONE_OF_TWO, _LATE}:
                     self._again[number] = failure.kind, batch
                 return
-            at = failure.line
-            if at is None or at >= batch.num_rows:
-                at = batch.num_rows // 2
-                self._keep(connection, batch.slice(0, at), number)
+            cut = failure.line
+            if cut is None or cut >= batch.num_rows:
+                cut = batch.num_rows // 2
+                self._keep(connection, batch.slice(0, cut), number)
             else:
-                self._keep(connection, batch.slice(0, at), number)
-                self._keep(connection, batch.slice(at, 1), number + at)
-                at += 1
-            batch, number = batch.slice(at), number + at
+                self._keep(connection, batch.slice(0, cut), number)
+                self._keep(connection, batch.slice(cut, 1), number + cut)
+                cut += 1
+            batch, number = batch.slice(cut), number + cut
 
     def _keep_late(self, connection: Connection) -> None:
-        """Try again, with all others there: what they refer to may have come later."""
+        """Try again, with all others there: referenced rows may have come later."""
         late = {n: row for n, (kind, row) in self._again.items() if kind == _LATE}
         while late:
             table = pa.Table.from_batches([*late.values()]).combine_chunks()
@@ -176,11 +176,11 @@ class RejectedRows:
                 del late[number], self._rows[number]
 
     def _is_own(self, connection: Connection, hidden: sa.Select[Any]) -> bool:
-        """Find whose row is in the way, for a unique index has hidden rows, too.
+        """Find the owner of the row in the way: a unique index has hidden rows, too.
 
-        Those that other branches of this transaction have prepared are there to stay,
-        but for those of the same partition: they are an earlier try of this task, or
-        its twin.
+        Rows that other branches of this transaction have prepared are there to stay,
+        but for those of the same partition: they are of an earlier try of this task,
+        or of its twin.
 
         Raises:
             RefusalError: not now, because of a row of another transaction in doubt.
@@ -213,7 +213,7 @@ class RejectedRows:
         return [n for n in unique if self._try(connection, self._again[n][1]) is None]
 
     def _try(self, connection: Connection, batch: Any) -> _Failure | None:
-        """Write rows, all or none; say why they are refused."""
+        """Write rows, all or none; return the error that refused them."""
         driver = self._database.driver
         failure: _Failure | None = None
         connection.exec_driver_sql("SAVEPOINT tpc_rows")
@@ -289,7 +289,7 @@ class RejectedRows:
 
 
 class _FoundError(Exception):
-    """Ends the search, and rolls back what was tried."""
+    """Ends the search, and rolls back the tried rows."""
 
     def __init__(self, rows: tuple[RejectedRow, ...]) -> None:
         super().__init__()

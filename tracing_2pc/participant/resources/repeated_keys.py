@@ -29,11 +29,11 @@ _BESIDE: Final = (
     "(SELECT count(*) FROM {table} o WHERE {same} AND o.tpc_batch = n.tpc_batch "
     "AND +o.tpc_tag <> n.tpc_tag AND ({others} AND tag = o.tpc_tag) > 0) > 0"
 )
-"""Each row is looked up by its key, and what has the same one in the journal.
+"""Each row is looked up by its key, and rows with the same one in the journal.
 
 The planner takes a tag for a handful of rows, and would compare all rows of a branch
-with all of the others. It joins no counts, and uses no index of what has a `+`. The tag
-stands in the text: a plan of a smaller table is never used again.
+with all of the others. It joins no counts, and uses no index for a term with a `+`. The
+tag stands in the text: a plan of a smaller table is never used again.
 """
 
 

@@ -20,7 +20,7 @@ _OLDER: Final = (
 )
 """From the rows `o` that the rows `n` of a committed tag replace. NULL is a key, too.
 
-Hidden ones stay: what is prepared is kept until its decision.
+Hidden ones stay: a prepared row is kept until its decision.
 """
 
 _DELETE: Final = {
@@ -57,11 +57,11 @@ class SupersededRows:
         self._key = [quote(name) for name in key]
 
     def make_index(self, dialect: str) -> tuple[str, str]:
-        """Return the SQL that makes anew the index by which they are found."""
-        by = _hash(self._key) if dialect == "postgresql" else ", ".join(self._key)
+        """Return the SQL that makes the index again by which they are found."""
+        columns = _hash(self._key) if dialect == "postgresql" else ", ".join(self._key)
         return (
             f"DROP INDEX IF EXISTS {self._index};",
-            f"CREATE INDEX {self._index} ON {self._table} ({by});",
+            f"CREATE INDEX {self._index} ON {self._table} ({columns});",
         )
 
     def note(
@@ -82,10 +82,10 @@ class SupersededRows:
         return tag
 
     def delete(self, connection: Connection, tag: int, limit: int) -> int:
-        """Delete some that the rows of this tag replace; return how many.
+        """Delete some that the rows of this tag replace; return their number.
 
-        What another transaction has locked is left out, and a table of SQLite without
-        row numbers.
+        Rows that another transaction has locked are left out, and a table of SQLite
+        without row numbers.
         """
         gone = self._delete(connection, tag, limit)
         if gone < limit:

@@ -37,8 +37,8 @@ class TaggedBranches(BranchStore):
     """Holds branches as rows of one table, by their tags in `tpc_tag`.
 
     Readers leave out the tags in the table `<name>_tpc_hidden`: prepared, or aborted
-    with rows left to delete. `set_up`, `committed` and `gauges` are what one kind of
-    resource adds; `superseded` are rows that those of a committed branch replace.
+    with rows left to delete. Each kind of resource adds `set_up`, `committed` and
+    `gauges`; `superseded` are rows that those of a committed branch replace.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class TaggedBranches(BranchStore):
         parameters: Mapping[str, Any],
         outcome: BranchState,
     ) -> None:
-        """Note what committed rows have replaced, and aborted ones, to be deleted."""
+        """Note aborted and replaced rows, to be deleted."""
         h, b = self._hidden, self.journal.tables.branch
         if outcome is BranchState.COMMITTED:
             if self._superseded is not None:
@@ -127,7 +127,7 @@ class TaggedBranches(BranchStore):
         connection.execute(doom, parameters)
 
     def _some_leftover(self) -> sa.ColumnElement[bool]:
-        """Say whether rows of aborted branches, or replaced ones, may be there."""
+        """Return whether rows of aborted branches, or replaced ones, may be there."""
         h = self._hidden.c
         some = sa.exists(sa.select(h.tag).where(h.doomed.is_not(None)))
         if self._superseded is None:
@@ -152,7 +152,7 @@ class TaggedBranches(BranchStore):
         return gone + self._delete_superseded(2 * slices)
 
     def _delete_superseded(self, slices: int) -> int:
-        """Delete slices of what branches have replaced; pass over one that fails."""
+        """Delete slices of replaced rows; pass over one that fails."""
         gone, passed = 0, -1
         for _ in range(slices if self._superseded is not None else 0):
             assert self._superseded is not None  # noqa: S101 - for the type checker
@@ -169,7 +169,7 @@ class TaggedBranches(BranchStore):
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
-        """Log what the deletion raises, once: no vote depends on it."""
+        """Log an error of the deletion, once: no vote depends on it."""
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
@@ -181,7 +181,7 @@ class TaggedBranches(BranchStore):
                 logger.warning("rows not deleted: %s", reason)
 
     def _delete_slice(self, after: int) -> tuple[int, int]:
-        """Delete a slice of the next tag; return how many, and it; -1 at the end."""
+        """Delete a slice of the next tag; return its size and tag; -1 at the end."""
         with self._deleting() as connection:
             if (row := self._next_doomed(connection, after)) is None:
                 return 0, -1

@@ -68,7 +68,7 @@ class TaggedRows(ParticipantEngine):
 
     A trigger would fire when a branch is prepared, also for one that aborts, and again
     when rows are deleted: on INSERT or DELETE it is refused without `triggers=True`.
-    What else is refused at start, and in each prepare, is on the page *Service*.
+    The other refusals, at start and in each prepare, are on the page *Service*.
 
     Tags are never used twice. At start they continue above the highest one in the
     table, even if the journal was lost; the index on `tpc_tag` makes that cheap.
@@ -82,13 +82,12 @@ class TaggedRows(ParticipantEngine):
     Args:
         url: `postgresql://host/name`, `sqlite:///relative`, `sqlite:////absolute`, or
             `env:NAME` to read it from there. No password in it.
-        table: what readers SELECT from.
+        table: the view that readers SELECT from.
         key: column or columns that identify a row. With it the view shows, per key
             and application, the row of the latest committed batch, as an update-mode
             aggregate needs it. Older rows of a key are deleted by later prepares.
             Rows from before there was a key belong to the application in
-            `tpc_application`: what the SQL of the error says is the only one known,
-            or nobody.
+            `tpc_application`: the SQL of the error sets the only one known, or none.
         deleted: boolean column; needs `key`. A row in which it is true hides its key,
             of its own application, until the key comes again; null is false. The row
             stays in the table as long as the key has no newer one. A key that a batch
@@ -163,16 +162,16 @@ class _View:
             showing=self._showing,
         )
         self._quote = self.rows.quote
-        by = (_OWNER[0], *key)
+        columns = (_OWNER[0], *key)
         self._repeated = (
-            RepeatedKeys(self.rows.name, by, self._quote) if deleted else None
+            RepeatedKeys(self.rows.name, columns, self._quote) if deleted else None
         )
         self.superseded = (
             SupersededRows(
                 journal.tables,
                 self.rows.name,
                 self._hidden,
-                by,
+                columns,
                 self._quote,
             )
             if key
@@ -236,7 +235,7 @@ class _View:
         return "btree" if self._key else "brin"
 
     def _check(self, look: TableLook) -> None:
-        """Refuse what readers of the view would not see as it is meant."""
+        """Refuse a table whose view would show its rows otherwise than intended."""
         if look.fires and not self._triggers:
             raise ConfigurationError(
                 f"{self.rows.name} has triggers: {', '.join(look.fires)}. They would "
@@ -255,7 +254,7 @@ class _View:
             raise self._shows_all()
 
     def _check_deleted(self, view: str) -> None:
-        """Refuse a view that hides deleted keys, where these settings say otherwise."""
+        """Refuse a view that hides deleted keys by another column than `deleted`."""
         hides = deleted_of(view)
         if hides in (None, self._deleted):
             return
@@ -360,7 +359,7 @@ class _View:
             logger.warning(text, self._name, ", ".join(added))
 
     def _is_ours(self, connection: Connection, shown: Sequence[str]) -> bool:
-        """Say whether the view is one that we make, by making it again."""
+        """Return whether the view is one that we make, by making it again."""
         if not self._journal.database.owns(connection, self._name):
             return False
         before = _definition(connection, self._name)
@@ -398,9 +397,9 @@ class _View:
         verb: str = "CREATE VIEW",
         options: str = "",
     ) -> None:
-        """Make it; `as_reader`: policies of the table say what each reader sees.
+        """Make it; `as_reader`: policies of the table restrict each reader's rows.
 
-        It shows the columns of these `names`; by default all that the table has.
+        It shows the columns of these `names`; by default all of the table's.
         """
         quote = self._quote
         if as_reader:
@@ -458,7 +457,7 @@ class _View:
 
 
 def _definition(connection: Connection, view: str) -> str:
-    """Return how a database has a view, however its text is laid out."""
+    """Return a database's definition of a view, without its layout."""
     return "".join((sa.inspect(connection).get_view_definition(view) or "").split())
 
 
@@ -471,8 +470,8 @@ def partition_of(view: str) -> tuple[str, ...]:
 
 def deleted_of(view: str) -> str | None:
     """Return the column by which a view of ours hides keys; None if it hides none."""
-    found = re.search(_HIDES, view)
-    return found and ((found[1] or "").replace('""', '"') or found[2])
+    match = re.search(_HIDES, view)
+    return match and ((match[1] or "").replace('""', '"') or match[2])
 
 
 def _check_boolean(schema: pa.Schema, name: str) -> None:

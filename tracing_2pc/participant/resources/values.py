@@ -38,18 +38,18 @@ _WIDTHS: Final[Mapping[type, pa.DataType]] = {
 _NUMBER: Final = (
     r"^[\t-\r ]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[\t-\r ]*$"
 )
-"""What SQLite reads as a number."""
+"""Text that SQLite reads as a number."""
 
 
 class ChangedError(ValueError):
-    """A value would be changed; the text says how, and tells no value."""
+    """A value would be changed; the text describes the change, without the value."""
 
 
 def keep_values(values: pa.Array, column: Column, dialect: str) -> pa.Array:
     """Return `columns.plain` values in the form that a column keeps unchanged.
 
-    Text for a date or a time is read as ISO 8601 only, whatever the settings of the
-    database are.
+    Text for a date or a time is read as ISO 8601 only, under any settings of the
+    database.
 
     Raises:
         ArrowException, ChangedError: one of them would be changed.
@@ -108,9 +108,9 @@ def one_form(values: pa.Array) -> pa.Array:
     return values
 
 
-def _check(same: pa.Array, why: str = "") -> None:
+def _check(same: pa.Array, change: str = "") -> None:
     if pc.all(same, min_count=0).as_py() is False:
-        raise ChangedError(why)
+        raise ChangedError(change)
 
 
 def _check_nul(values: pa.Array) -> None:
@@ -187,7 +187,7 @@ def _check_calendar(values: pa.Array) -> None:
 
 
 def _read(values: pa.Array, kind: type, target: SqlType, dialect: str) -> pa.Array:
-    """Return text as what a column of such a kind holds."""
+    """Return text as values of a column's kind."""
     if kind is datetime.date:
         return pc.cast(values, pa.date32())
     if kind is datetime.time:
