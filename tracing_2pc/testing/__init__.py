@@ -1,4 +1,4 @@
-"""What you test your own jobs, sinks and services with.
+"""Tools for the tests of your own jobs, sinks and services.
 
 Participants in the test's process and a batch without Spark, the promises of a sink,
 and of a participant's resource, as tests, a temporary decision log, a proxy that loses

@@ -1,4 +1,4 @@
-"""How a test brings a transaction about, asks of it, and judges the answer."""
+"""Steps that make a transaction, requests about it, and checks of the answers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def commit_another(client: ResourceClient, case: Case) -> None:
 
 
 def forget(client: ResourceClient, case: Case) -> None:
-    """Commit it, and say with a later batch that it is forgotten."""
+    """Commit it, and forget it with a later batch."""
     commit(client, case)
     client.commit(case.id(9), forgotten_through=8)
 

@@ -1,4 +1,4 @@
-"""A collector on loopback: keeps in memory what comes by OTLP, or misbehaves."""
+"""A collector on loopback: keeps OTLP data in memory, or misbehaves."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ID = "tpc.transaction.id"
 
 
 class _Manner(NamedTuple):
-    """When requests are answered: None for never; with which status: 0 for none."""
+    """The delay of answers, None for never, and their status, 0 for none."""
 
     pause: float | None = 0.0
     status: int = 200
 
 
 class Collector:
-    """Takes what `OTEL_EXPORTER_OTLP_ENDPOINT` sends to it, and shows it to a test.
+    """Receives spans by `OTEL_EXPORTER_OTLP_ENDPOINT`, and shows them to a test.
 
         with Collector() as collector:
             subprocess.run(job, env={"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint})
@@ -33,7 +33,7 @@ class Collector:
     thread and no socket is left, and the spans stay.
 
     Args:
-        port: where to listen; 0 for one that is free.
+        port: the port to listen on; 0 for a free one.
 
     Raises:
         ConfigurationError: the extra `otlp` is not installed.
@@ -58,12 +58,12 @@ class Collector:
 
     @property
     def connections(self) -> int:
-        """How many connections requests came on, answered or not."""
+        """The number of connections with requests, answered or not."""
         with self._changed:
             return len(self._connections)
 
     def spans(self) -> list[Span]:
-        """Return what was sent, in the form of `read_trace_file`."""
+        """Return all spans received, in the form of `read_trace_file`."""
         with self._changed:
             return list(self._spans)
 
@@ -86,7 +86,7 @@ class Collector:
             raise TimeoutError(f"not so after {seconds:g} s; there is: {there or '-'}")
 
     def accept(self) -> None:
-        """Answer, from now on; what hangs is taken, too."""
+        """Answer, from now on; requests that hang are taken, too."""
         self._behave(_Manner())
 
     def refuse(self) -> None:
@@ -129,7 +129,7 @@ class Collector:
             self._changed.notify_all()
 
     def _pause(self) -> None:
-        """Wait as the manner says; another manner begins at once."""
+        """Wait for the manner's delay; another manner begins at once."""
         manner = None
         while manner is not self._manner:
             manner = self._manner
@@ -141,7 +141,7 @@ class Collector:
 
 
 class _Connection(LoopbackConnection):
-    """One sender's connection. Answers as OTLP says: protobuf, errors too."""
+    """One sender's connection. Answers by OTLP: protobuf, errors too."""
 
     collector: Collector
 

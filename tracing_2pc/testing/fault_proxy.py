@@ -1,4 +1,4 @@
-"""A proxy in front of one participant: each fault happens to the request you say."""
+"""A proxy in front of one participant: each fault happens to the planned request."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _POLL: Final = 0.01  # seconds between two looks whether a client has given up
 
 
 class Fault(Word):
-    """What goes wrong with one request.
+    """A fault of one request.
 
-    *The connection is closed* is what the client sees then: no answer at all.
+    *The connection is closed* means that the client gets no answer at all.
     """
 
     DROP = "drop"
@@ -70,15 +70,15 @@ class Fault(Word):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """One request that came to the proxy, and what became of it.
+    """One request that came to the proxy, and its outcome.
 
     Args:
         verb: the last segment of its path; `transactions` for a look-up.
         transaction: the id that it names; empty if it names none.
         branch: of a prepare, or of the abort of one branch; else empty.
-        fault: what went wrong with it; None if nothing did.
-        statuses: what the participant answered, once for each time that it was asked;
-            None where it did not answer.
+        fault: the fault that happened to it; None for none.
+        statuses: the participant's answers, one for each time that it was asked; None
+            where it did not answer.
         returned: the status that the client was sent; None for no answer.
     """
 
@@ -91,10 +91,10 @@ class SeenRequest:
 
 
 class FaultProxy:
-    """A proxy in front of one participant: each fault happens to the request you say.
+    """A proxy in front of one participant: each fault happens to the planned request.
 
-    Give the sink the proxy's URL instead of the participant's. What is not planned
-    passes through, unchanged:
+    Give the sink the proxy's URL instead of the participant's. Requests without a
+    planned fault pass through, unchanged:
 
         with FaultProxy("http://127.0.0.1:8081") as proxy:
             sink = ParticipantSink({"ledger": proxy.url})
@@ -102,12 +102,12 @@ class FaultProxy:
             ...  # write a batch
         assert [s.statuses for s in proxy.seen if s.fault] == [(200,)]
 
-    Nothing depends on luck. A request is sent on when it is there whole; what is held
-    back waits for an event, not for time, unless you plan a time; nothing is sent
-    twice unless a fault says so. It listens on 127.0.0.1 only. Bodies are held in
+    Nothing depends on luck. A request is sent on when it is there whole; one that is
+    held back waits for an event, not for time, unless you plan a time; none is sent
+    twice without a fault for that. It listens on 127.0.0.1 only. Bodies are held in
     memory, and need a length.
 
-    At the end of `with` what is under way is finished, what is held back is dropped,
+    At the end of `with` requests under way are finished, those held back are dropped,
     and no thread and no socket is left; `seen` stays. It listens once.
 
     Args:
@@ -134,7 +134,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """What to give the sink; known inside of `with`.
+        """The URL to give to the sink; known inside of `with`.
 
         Raises:
             ConfigurationError: it does not listen yet.
@@ -145,7 +145,7 @@ class FaultProxy:
 
     @property
     def seen(self) -> tuple[SeenRequest, ...]:
-        """Every request that came, in order, and what has become of it."""
+        """Every request that came, in order, and its outcome."""
         with self._lock:
             return tuple(exchange.seen() for exchange in self._exchanges)
 
@@ -156,7 +156,7 @@ class FaultProxy:
 
         Args:
             verb: the abort of one branch, by its task, is an abort too.
-            fault: what goes wrong.
+            fault: the fault.
             times: to so many requests.
             after: seconds, for `DELAY` and `DUPLICATE_LATER` only.
 
@@ -179,12 +179,12 @@ class FaultProxy:
             self._planned.setdefault(verb, []).extend([(fault, after)] * times)
 
     def clear(self) -> None:
-        """Forget what is planned and has not begun."""
+        """Forget planned faults that have not begun."""
         with self._lock:
             self._planned.clear()
 
     def release(self) -> None:
-        """Send on what is held back; return when all of it has been answered."""
+        """Send on requests that are held back; return when all are answered."""
         self._release(lambda _: True)
 
     def __enter__(self) -> FaultProxy:
@@ -215,7 +215,7 @@ class FaultProxy:
         return thread
 
     def _release(self, chosen: Callable[[_Exchange], bool]) -> None:
-        """Send on what is chosen; return when it has been answered."""
+        """Send on the chosen requests; return when they are answered."""
         with self._lock:
             released = [e for e in self._exchanges if e.is_held and chosen(e)]
         for exchange in released:
@@ -248,7 +248,7 @@ class _Connection(LoopbackConnection):
 
 
 class _Reply(NamedTuple):
-    """What a client is told. Without a status it is no answer, and the last."""
+    """An answer to a client. Without a status it is no answer, and the last."""
 
     raw: bytes = b""
     status: int | None = None
@@ -272,7 +272,7 @@ _FORGED: Final[Mapping[Fault, _Reply]] = {
     Fault.GARBAGE: _Reply(b"\x00\x01 this is not HTTP\r\n\r\n"),
     Fault.PAGE: _Reply.of(200, b"<html><h1>Please log in</h1></html>", _HTML, "OK"),
 }
-"""Faults that the participant never hears of, and what the client is told."""
+"""Faults that never reach the participant, and the answers to the client."""
 
 _ONE_CONNECTION: Final = frozenset(
     (
@@ -281,7 +281,7 @@ _ONE_CONNECTION: Final = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
-"""Headers that speak of one connection, or are written anew for the next."""
+"""Headers of one connection, or that are written again for the next."""
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -289,7 +289,7 @@ def _passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 class _Request(NamedTuple):
-    """One request, read whole, and what it names, unchecked; see `SeenRequest`."""
+    """One request, read whole, and its names, unchecked; see `SeenRequest`."""
 
     method: str
     path: str
@@ -301,7 +301,7 @@ class _Request(NamedTuple):
 
     @classmethod
     def of(cls, method: str, path: str, headers: Message, body: bytes) -> _Request:
-        """Read what a request names: a prepare in its headers, others in their body."""
+        """Read a request's names: a prepare's in its headers, others' in the body."""
         *_, parent, verb = ["", *path.partition("?")[0].rstrip("/").split("/")]
         fields: dict[str, Any] = {}
         if contract.TRANSACTION_HEADER not in headers:
@@ -334,7 +334,7 @@ class _Request(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Exchange:
-    """One request, what is to go wrong with it, and what has become of it."""
+    """One request, its planned fault, and its outcome."""
 
     proxy: FaultProxy
     request: _Request
@@ -353,7 +353,7 @@ class _Exchange:
         return SeenRequest(*about, self.fault, tuple(self.statuses), self.returned)
 
     def play(self) -> _Reply:
-        """Do what is planned; return what the client is to be told."""
+        """Carry out the planned fault; return the answer to the client."""
         match self.fault:
             case None:
                 return self._ask()
@@ -388,7 +388,7 @@ class _Exchange:
         return late and same and decision.branch in {"", self.request.branch}
 
     def _ask(self) -> _Reply:
-        """Ask the participant, once, and send on what waited for its answer."""
+        """Ask the participant, once, and send on requests that waited for it."""
         reply = self.request.send(self.proxy._address, self.proxy._timeout)
         self.statuses.append(reply.status)
         if reply.status is not None and self.request.verb in ("commit", "abort"):

@@ -14,7 +14,7 @@ class LoopbackServer(http.server.ThreadingHTTPServer):
     """Listens from its making on; serves inside of `with`, a thread per connection.
 
     At the end of `with` no more connections are taken, `end` is called, nothing more is
-    read, and what is under way is answered.
+    read, and requests under way are answered.
     """
 
     daemon_threads = False
@@ -72,7 +72,7 @@ class LoopbackConnection(http.server.BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Print nothing: what came is kept."""
+        """Print nothing: requests are kept."""
 
     def do_GET(self) -> None:
         """Serve a request."""

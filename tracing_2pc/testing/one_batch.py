@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def served(resource: ParticipantEngine, name: str = "participant") -> Iterator[str]:
     """Serve a participant's resource from threads of this process; yield its URL.
 
-    It listens on 127.0.0.1, and asks for no token. At the end what has begun is
+    It listens on 127.0.0.1, and asks for no token. At the end begun requests are
     answered, no thread is left, and the resource is closed.
 
     Args:
@@ -62,21 +62,22 @@ def run_one_batch(
     """Write a batch as a job does, with the real coordinator and without Spark.
 
     Args:
-        sink: what the job writes to, or several.
+        sink: the job's sink, or several.
         partitions: records by column; each partition is a task. All have the columns
-            that any has, as the rows of one DataFrame: what is left out is null.
-        application: whose batch it is.
+            that any has, as the rows of one DataFrame: missing values are null.
+        application: the application of the batch.
         batch: its number. A batch that this log has committed is a replay, as after a
             driver's restart: False is returned, and nothing is written.
-        log: where it is decided; by default an empty one, which is gone afterwards.
+        log: the decision log; by default an empty one, which is gone afterwards.
 
     Raises:
         ConfigurationError: the values of a column have no type in common.
         TwoPhaseError: as in a job: it was aborted, and nothing of it is to be seen; or
-            `CommitPendingError`, it is committed, and somebody has not acknowledged it.
+            `CommitPendingError`, it is committed, and a participant has not
+            acknowledged it.
     """
-    one = as_single_sink(sink)
-    job = SinkJob(one, log or temporary_log(), application)
+    single_sink = as_single_sink(sink)
+    job = SinkJob(single_sink, log or temporary_log(), application)
     table = to_table(itertools.chain(*partitions))
     rows = iter(table.to_batches(max_chunksize=1))
     branches = {
@@ -84,7 +85,7 @@ def run_one_batch(
     }
 
     def write(tasks: Tasks) -> list[Receipt]:
-        before_tasks(one, lambda: table.schema)
+        before_tasks(single_sink, lambda: table.schema)
         return [r for b in branches for r in tasks.write_arrow(b, branches[b])]
 
     return job.apply(batch, write)

@@ -1,4 +1,4 @@
-"""A process of its own in which a contract kit works, and is killed if it is told."""
+"""A process of its own in which a contract kit works, and is killed on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracing_2pc.core import failpoints
 from tracing_2pc.core.errors import ContractError
 
 PATIENCE: Final = 300.0
-"""Seconds for a process that is to be killed; only what hangs takes so long."""
+"""Seconds for a process that is to be killed; only one that hangs takes so long."""
 
 _SLOW_TO_IMPORT: Final = (
     "flask.testing",
@@ -38,10 +38,10 @@ _SLOW_TO_IMPORT: Final = (
 
 
 def forking() -> ForkServerContext:
-    """Return what forks processes from one that has imported what this one has.
+    """Return a context that forks from a process with the imports of this one.
 
-    That is our own packages and what is slow to import; not the author's modules, which
-    may open something.
+    These are our own packages and slow ones; not the author's modules, which may open
+    files or connections.
     """
     context = multiprocessing.get_context("forkserver")
     ours = [name for name in list(sys.modules) if name.startswith("tracing_2pc.")]
@@ -65,7 +65,7 @@ class OtherProcess(abc.ABC):
         """Do it, here, and be killed at that moment if one is named."""
 
     def run(self, moment: str | None = None) -> str:
-        """Run it to its end: *killed*, *ended*, or what it raised, with the traceback.
+        """Run it to its end: *killed*, *ended*, or its exception, with the traceback.
 
         It is killed at that `moment`, if one is named. It raises a `ContractError`.
         """

@@ -1,4 +1,4 @@
-"""OTLP as it travels: the body of a request as spans, and what a refusal says.
+"""OTLP as it travels: the body of a request as spans, and that of a refusal.
 
 The messages come with the extra `otlp`; importing this module does not need it.
 """
@@ -22,7 +22,7 @@ ENCODINGS: Final = frozenset({"identity", "gzip", "deflate"})
 Span = dict[str, Any]  # one span, in the form of `read_trace_file`
 
 _EITHER_HEADER: Final = 32 + zlib.MAX_WBITS
-"""For zlib: gzip or deflate, the data says which."""
+"""For zlib: gzip or deflate, detected from the data."""
 
 
 def messages() -> Any:
@@ -55,7 +55,7 @@ def read(body: bytes, encoding: str) -> list[Span]:
 
 
 def refusal(status: int) -> bytes:
-    """Return what a refusal carries: a `google.rpc.Status` with a message."""
+    """Return the body of a refusal: a `google.rpc.Status` with a message."""
     message = http.client.responses[status].encode()
     return bytes([0x12, len(message)]) + message
 

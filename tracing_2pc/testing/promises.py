@@ -1,4 +1,4 @@
-"""How the contract kits say that a promise is broken: one line for the author."""
+"""Reports of the contract kits that a promise is broken: one line for the author."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def expect_rows(
     when: str,
     promise: str,
 ) -> None:
-    """Compare what readers see with these rows, each of them once."""
+    """Compare the visible rows with these, each of them once."""
     want, seen = (
         Counter(json.dumps(dict(row), sort_keys=True, default=str) for row in rows)
         for rows in (written, visible)
@@ -50,7 +50,7 @@ _OF_REFUSED: Final = (
 
 
 class Contract:
-    """What the kits share: where what is tested keeps its rows, and which they are."""
+    """The part that the kits share: the place of the tested object, and its rows."""
 
     def visible(self, where: Any) -> Iterable[Mapping[str, Any]]:
         """Return the rows that a reader sees now, in any order, as `record` made them.

@@ -1,7 +1,7 @@
-"""What a resource must promise, as tests: subclass `ResourceContract` in a test module.
+"""A resource's promises as tests: subclass `ResourceContract` in a test module.
 
-A failure is a line for the author of the resource: what was asked, what was answered
-or seen, and what to change.
+A failure is a line for the author of the resource: the request, the answer or the
+visible rows, and the change to make.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ KILLS: Final = {
     "in_abort_between_two_branches": "participant.between_branches",
     "after_abort": "participant.after_abort",
 }
-"""Moments at which a process is killed: a failpoint, or what kills in its place."""
+"""Moments at which a process is killed: a failpoint, or a substitute for it."""
 
 DURABLE = (
     "prepare makes rows and journal durable before it votes; nothing of it may be in "
@@ -105,7 +105,7 @@ class World:
             self.processes.pop().engine.close()
 
     def case(self) -> Case:
-        """Return an application of its own, with records that nobody has written."""
+        """Return an application of its own, with records that are not written yet."""
         name = f"contract-{uuid.uuid4().hex[:8]}"
         return Case(name, self.branch(), self.branch(), self.branch("0.2"))
 
@@ -115,7 +115,7 @@ class World:
         return Branch(name, rows)
 
     def expect(self, *branches: Branch, when: str, promise: str) -> None:
-        """Compare what readers see with the rows of these branches."""
+        """Compare the visible rows with those of these branches."""
         written = [row for branch in branches for row in branch.records]
         expect_rows(written, self.contract.visible(self.where), when, promise)
 
@@ -137,26 +137,26 @@ def expect_list(
 class ResourceContract(Contract):
     """The promises of a participant's resource as tests of pytest.
 
-    Subclass it, in a test module, with a name that begins with `Test`, and say how your
-    resource is made and what readers see of it. The tests ask the engine itself,
-    without HTTP: twice, late, from several threads, in any state, and after a process
-    that was killed. They need pyarrow and no Spark.
+    Subclass it, in a test module, with a name that begins with `Test`, and implement
+    how your resource is made and its visible rows are read. The tests ask the engine
+    itself, without HTTP: twice, late, from several threads, in any state, and after a
+    process that was killed. They need pyarrow and no Spark.
 
-    `where` is what a test passes on: an empty folder, unless you override this fixture,
-    for example by the URL of an empty database. It has to pickle, and your class has
-    to stand in its module: another process makes the resource, too.
+    `where` is the argument that a test passes on: an empty folder, unless you override
+    this fixture, for example by the URL of an empty database. It has to pickle, and
+    your class has to stand in its module: another process makes the resource, too.
     """
 
     def make_resource(self, where: Any) -> ParticipantEngine:
         """Return your resource, as a service makes it when it starts.
 
-        Called again for the same place: what the processes before it knew is gone.
+        Called again for the same place: the memory of earlier processes is gone.
         """
         raise NotImplementedError(f"{type(self).__name__}: define make_resource(where)")
 
     @pytest.fixture
     def world(self, where: Any) -> Iterator[World]:
-        """Return the place, of which no process has made anything yet."""
+        """Return the place, in which no process has made anything yet."""
         with contextlib.closing(World(self, where)) as world:
             yield world
 
@@ -249,9 +249,9 @@ class ResourceContract(Contract):
         answer = process.commit(case.id(), case.one, named)
         expected = UNKNOWN if wrong == "unknown" else IS_PREPARED
         promise = "commit compares every branch with its name, rows and digest first"
-        what = f"A commit of which one branch is {wrong}"
-        expect_answer(answer, expected, what, promise)
-        world.expect(when=f"After {what.lower()}", promise=promise)
+        request = f"A commit of which one branch is {wrong}"
+        expect_answer(answer, expected, request, promise)
+        world.expect(when=f"After {request.lower()}", promise=promise)
 
     def test_a_commit_of_something_unknown_is_refused(self, world: World) -> None:
         """Rows that are not here are not acknowledged, for they are lost."""
@@ -287,8 +287,8 @@ class ResourceContract(Contract):
             case = world.case()
             GIVEN[given](process, case)
             answer = REQUESTS[asked](process, case)
-            what = f"With a transaction that is {given}, {asked!r}"
-            expect_answer(answer, expected, what, TABLE)
+            request = f"With a transaction that is {given}, {asked!r}"
+            expect_answer(answer, expected, request, TABLE)
 
     def test_a_batch_is_committed_once(self, world: World) -> None:
         """An attempt that was prepared before cannot commit after another one."""
@@ -392,11 +392,11 @@ class ResourceContract(Contract):
         answer = process.prepare_once(case.id(), case.one, io.BytesIO(body), ref)
         promise = "Before it votes, prepare calls upload.verify with the rows it wrote"
         malformed = (Refusal.MALFORMED, answer.state)
-        what = f"A prepare with a wrong {fault}" if fault != "cut" else "A cut body"
-        expect_answer(answer, malformed, what, promise)
-        expect_list(process, case, when=f"After {what.lower()}")
+        request = f"A prepare with a wrong {fault}" if fault != "cut" else "A cut body"
+        expect_answer(answer, malformed, request, promise)
+        expect_list(process, case, when=f"After {request.lower()}")
         commit(process, case)
-        when = f"After {what.lower()}, and the whole one committed"
+        when = f"After {request.lower()}, and the whole one committed"
         world.expect(case.one, when=when, promise="Drop what a refused body has left")
 
     # What is remembered
@@ -425,13 +425,13 @@ class ResourceContract(Contract):
                 process.commit(case.id(20), forgotten_through=3)
             if "restart" in when:
                 process = world.restart()
-            what = f"After forgotten_through 15{when}, a prepare of batch 15"
+            request = f"After forgotten_through 15{when}, a prepare of batch 15"
             late = process.prepare(case.id(15), case.twin)
-            expect_answer(late, FORGOTTEN, what, promise)
+            expect_answer(late, FORGOTTEN, request, promise)
         world.expect(case.one, when="After all that", promise="Forget no rows")
 
     def test_what_is_sealed_is_remembered(self, world: World) -> None:
-        """Above forgotten_through, what was committed and what was aborted."""
+        """Above forgotten_through, commits and aborts."""
         case, process = world.case(), world.start()
         commit(process, case)
         process.abort(case.id(8))
@@ -504,23 +504,23 @@ class ResourceProcess(OtherProcess):
     case: Case  # the transaction
 
     def apply(self, moment: str | None) -> None:
-        """Ask for what is to be cut short, here."""
+        """Send the requests that are to be cut short, here."""
         contract = operator.attrgetter(self.contract)(self.import_module())()
         process = ResourceClient(contract.make_resource(self.where))
-        id_, one, twin = self.case.id(), self.case.one, self.case.twin
+        id_, branch, twin = self.case.id(), self.case.one, self.case.twin
         point = KILLS[str(moment)]
         if point == "body":
-            process.prepare_once(id_, one, Interrupted(one.body, kill))
+            process.prepare_once(id_, branch, Interrupted(branch.body, kill))
         if moment == "after_prepare":
             self.arm(point)
-        process.prepare(id_, one)
+        process.prepare(id_, branch)
         process.prepare(id_, twin)
         if point == "deciding":
             kill_before_the_end(process.engine)
         else:
             self.arm(point)
         if "commit" in str(moment):
-            process.commit(id_, one, twin)
+            process.commit(id_, branch, twin)
         process.abort(id_)
 
 

@@ -1,4 +1,4 @@
-"""A resource under test as one process has it: what is sent to it, and what it says."""
+"""A resource under test in one process: the requests to it, and its answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tracing_2pc.testing.promises import Records, broken
 _NAME: Final = "participant"
 _MOST_NAMED: Final = 9
 _LONGEST: Final = 120.0
-"""Seconds for which "not now" is asked again; only what hangs takes so long."""
+"""Seconds for which "not now" is asked again; only a hang takes so long."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An application that nobody has used: a transaction, and branches for it."""
+    """An unused application: a transaction, and branches for it."""
 
     application: str
     one: Branch
@@ -85,20 +85,22 @@ class ResourceClient:
         length = len(branch.body)
         stream = stream or io.BytesIO(branch.body)
         body = Body(stream, length, content.ARROW, ref.digest)
-        at = TransactionId.parse(id_)
-        asked = functools.partial(self.engine.prepare, at, _NAME, ref, body, Carrier())
+        transaction = TransactionId.parse(id_)
+        arguments = (transaction, _NAME, ref, body, Carrier())
+        asked = functools.partial(self.engine.prepare, *arguments)
         return self._once(f"prepare of {id_}", asked)
 
     def rejected(self, id_: str, branch: Branch) -> list[int] | None:
         """Send a branch, asked to name rows; return them, None for a vote to commit."""
         stream, length = io.BytesIO(branch.body), len(branch.body)
         body = Body(stream, length, content.ARROW, branch.ref.digest)
-        at, named = TransactionId.parse(id_), list[int]()
+        transaction, named = TransactionId.parse(id_), list[int]()
 
         def ask() -> Answer:
             try:
                 return self.engine.prepare(
-                    *(at, _NAME, branch.ref, body, Carrier()), name_rows=_MOST_NAMED
+                    *(transaction, _NAME, branch.ref, body, Carrier()),
+                    name_rows=_MOST_NAMED,
                 )
             except RefusalError as error:
                 named.extend(rejected.row for rejected in error.rows)
@@ -133,7 +135,7 @@ class ResourceClient:
         return self._ask("show", TransactionId.parse(id_), _NAME)
 
     def listed(self, application: str) -> list[tuple[str, str, str]]:
-        """Return id, branch and state of what is not sealed, in pages of two."""
+        """Return id, branch and state of unsealed branches, in pages of two."""
         rows: list[tuple[str, str, str]] = []
         after: int | None = 0
         while after is not None:
@@ -146,10 +148,12 @@ class ResourceClient:
         return sorted(rows)
 
     def _ask(self, verb: str, *arguments: Any) -> Answer:
-        at = arguments[0]
-        what = f"{verb} of {at.transaction if isinstance(at, Order) else at}"
+        subject = arguments[0]
+        if isinstance(subject, Order):
+            subject = subject.transaction
+        request = f"{verb} of {subject}"
         asked = functools.partial(getattr(self.engine, verb), *arguments)
-        return self._answered(lambda: self._once(what, asked))
+        return self._answered(lambda: self._once(request, asked))
 
     def _answered(self, ask: Callable[[], Answer]) -> Answer:
         deadline = time.monotonic() + _LONGEST
@@ -157,7 +161,7 @@ class ResourceClient:
             time.sleep(0.01)
         return answer
 
-    def _once(self, what: str, ask: Callable[[], Answer]) -> Answer:
+    def _once(self, request: str, ask: Callable[[], Answer]) -> Answer:
         try:
             return ask()
         except RefusalError as error:
@@ -166,13 +170,13 @@ class ResourceClient:
             return Answer("unknown", Refusal.NOT_NOW, type(error).__name__)
         except Exception as error:  # noqa: BLE001 - whatever a resource raises
             broken(
-                f"{what} raised {type(error).__name__}: {error}. A request raises "
+                f"{request} raised {type(error).__name__}: {error}. A request raises "
                 "RefusalError, or the database's own error for not now"
             )
 
 
 class Interrupted(io.BytesIO):
-    """A body in the middle of which something happens, once."""
+    """A body that calls a function in its middle, once."""
 
     def __init__(self, body: bytes, interrupt: Callable[[], object]) -> None:
         super().__init__(body)
@@ -180,7 +184,7 @@ class Interrupted(io.BytesIO):
         self._interrupt: Callable[[], object] | None = interrupt
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return half of it, and the rest when it has happened."""
+        """Return half of it, and the rest after the call."""
         if self.tell() < self._half:
             return super().read(min(size or 0, self._half - self.tell()))
         if (interrupt := self._interrupt) is not None:
@@ -193,9 +197,9 @@ def at_once(*asks: Callable[[], Answer]) -> Sequence[Answer]:
     """Ask all of it at the same moment, each in a thread of its own."""
     start = threading.Barrier(len(asks))
 
-    def ask(one: Callable[[], Answer]) -> Answer:
+    def ask(request: Callable[[], Answer]) -> Answer:
         start.wait(_LONGEST)
-        return one()
+        return request()
 
     with ThreadPoolExecutor(len(asks)) as pool:
         return list(pool.map(ask, asks))

@@ -1,7 +1,7 @@
-"""What a sink must promise, as tests: subclass `SinkContract` in a test module.
+"""A sink's promises as tests: subclass `SinkContract` in a test module.
 
-A failure is a line for the author of the sink: what was done, what was seen, and what
-to change.
+A failure is a line for the author of the sink: the steps, the visible rows, and the
+change to make.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class World:
         return [self.contract.record(first), self.contract.record(first + 1)]
 
     def apply(self, batch: int, write: Callable[[Tasks], Sequence[Receipt]]) -> bool:
-        """Apply a batch; what is no sink at all is another test's business."""
+        """Apply a batch; another test refuses an object that is no sink at all."""
 
         def noted(tasks: Tasks) -> Sequence[Receipt]:
             self.begun.append(tasks.record)
@@ -129,18 +129,18 @@ class World:
         assert record is not None  # noqa: S101 - nothing is forgotten here
         return record
 
-    def tell(self, record: TransactionRecord, what: str, promise: str) -> None:
+    def tell(self, record: TransactionRecord, verb: str, promise: str) -> None:
         """Tell every participant a decision; it must be acknowledged."""
         for name, participant in participants_of(self.sink).items():
             try:
-                getattr(participant, what)(record)
+                getattr(participant, verb)(record)
             except ParticipantNotToldError:
                 pass  # it has no abort_transaction: one test is about that
             except Exception as error:  # noqa: BLE001 - whatever a sink raises
-                broken(f"{name}: {what} of {record.id} raised {error}. {promise}")
+                broken(f"{name}: {verb} of {record.id} raised {error}. {promise}")
 
     def expect(self, *batches: Mapping[str, Records], when: str, promise: str) -> None:
-        """Compare what readers see with these rows, each of them once."""
+        """Compare the visible rows with these, each of them once."""
         written = [row for batch in batches for rows in batch.values() for row in rows]
         expect_rows(written, self.contract.visible(self.where), when, promise)
 
@@ -156,15 +156,15 @@ class World:
 class SinkContract(Contract):
     """The promises of a sink as tests of pytest.
 
-    Subclass it, in a test module, with a name that begins with `Test`, and say how your
-    sink is made and what readers see of it. A sink that keeps these promises loses and
-    repeats nothing under `two_phase_commit`. The tests run the real coordinator on a
-    SQLite log, without Spark; some of them kill a process, and go on in this one from
-    the log.
+    Subclass it, in a test module, with a name that begins with `Test`, and implement
+    how your sink is made and its visible rows are read. A sink that keeps these
+    promises loses and repeats nothing under `two_phase_commit`. The tests run the real
+    coordinator on a SQLite log, without Spark; some of them kill a process, and go on
+    in this one from the log.
 
-    `where` is what a test passes on: an empty folder, unless you override this fixture,
-    for example by the address of a server that it starts. A promise that your store
-    cannot keep is left out by `test_… = None` in your class.
+    `where` is the argument that a test passes on: an empty folder, unless you override
+    this fixture, for example by the address of a server that it starts. A promise that
+    your store cannot keep is left out by `test_… = None` in your class.
     """
 
     def make_sink(self, where: Any) -> Sink:
@@ -172,7 +172,7 @@ class SinkContract(Contract):
         raise NotImplementedError(f"{type(self).__name__}: define make_sink(where)")
 
     def leftovers(self, where: Any) -> Iterable[Any] | None:
-        """Return what is written or prepared there and not visible.
+        """Return rows that are written or prepared there and not visible.
 
         None: you cannot know. The tests then see less.
         """
@@ -210,7 +210,7 @@ class SinkContract(Contract):
     def test_a_row_that_nobody_sees_rejects_none(
         self, refused_row: Mapping[str, Any], world: World
     ) -> None:
-        """What an earlier try of the task has prepared gets no row rejected."""
+        """Rows that an earlier try of the task has prepared get no row rejected."""
         branches = world.branches(0, "0.1")
 
         def write(tasks: Tasks) -> None:
@@ -239,7 +239,7 @@ class SinkContract(Contract):
     # What it is
 
     def test_it_has_every_phase(self, world: World) -> None:
-        """It is a sink that the coordinator knows, and finds what a task has left."""
+        """The coordinator knows it as a sink, and it finds a task's leftovers."""
         try:
             participants_of(world.sink)
             check_leftovers(world.sink)
@@ -261,7 +261,7 @@ class SinkContract(Contract):
             broken(str(error))
 
     def test_its_handle_is_plain_and_small(self, world: World) -> None:
-        """The decision log keeps the handle as JSON, whatever the branch's size."""
+        """The decision log keeps the handle as JSON, for a branch of any size."""
         sizes: dict[int, int] = {}
 
         def write(tasks: Tasks) -> Sequence[Receipt]:
@@ -284,7 +284,7 @@ class SinkContract(Contract):
             )
 
     def test_commit_needs_nothing_but_the_handle(self, world: World) -> None:
-        """Another copy of the sink commits: what a task remembers ends with it."""
+        """Another copy of the sink commits: a task's memory ends with it."""
         there = self.make_sink(world.where)
         check_job(there, world.job.application)
         branches = world.branches(0, "0.1")
@@ -360,7 +360,7 @@ class SinkContract(Contract):
         world.expect(first, second, when="After a late commit", promise=IDEMPOTENT)
 
     def test_abort_may_come_again(self, world: World) -> None:
-        """And it may be about what the sink has never seen."""
+        """And it may be about a transaction that the sink has never seen."""
         record = world.fail(0, lambda tasks: tasks.write_all(world.branches(0, "0.1")))
         promise = "An abort must return if there is nothing to drop"
         world.tell(record, "abort", promise)
@@ -424,7 +424,7 @@ class SinkContract(Contract):
         world.expect(branches, when="After a replay", promise=IDEMPOTENT)
 
     def test_a_commit_of_what_is_gone_raises(self, world: World) -> None:
-        """Who returns from commit says that the rows are visible."""
+        """Returning from `commit` means that the rows are visible."""
         receipts: list[Receipt] = []
 
         def write(tasks: Tasks) -> None:
@@ -467,7 +467,7 @@ class SinkContract(Contract):
             world.expect_nothing_left(when, FIND_THEM)
 
     def test_an_abort_drops_what_no_receipt_names(self, world: World) -> None:
-        """A task has prepared and was killed before it could say so."""
+        """A task has prepared and was killed before it could vote."""
         promise = FIND_THEM
         branches = world.branches(0, "0.1", "1.2")
         world.fail(0, lambda tasks: tasks.write_all(branches))
@@ -476,7 +476,7 @@ class SinkContract(Contract):
         world.expect_nothing_left(when, promise)
 
     def test_an_abort_drops_nothing_else(self, world: World) -> None:
-        """Neither a transaction whose id begins alike, nor what is committed."""
+        """Neither a transaction whose id begins alike, nor a committed branch."""
         promise = "abort_transaction drops what has exactly this transaction id"
         first = world.write(0, "0.1")
         records = [world.fail(1, lambda tasks: None) for _ in range(9)]
@@ -685,16 +685,16 @@ class SinkContract(Contract):
 def raising_after(sink: Sink, phase: str) -> Iterator[None]:
     """Let a phase do its work and then raise, in each sink that has it."""
     changed: list[tuple[Any, str]] = []
-    for one in own_sinks(sink) or [sink]:
-        batch = phase == "invoke" and hasattr(one, "invoke_batch")
-        name = "invoke_batch" if batch else name_of(one, phase)
-        object.__setattr__(one, name, _raising(getattr(one, name)))
-        changed.append((one, name))
+    for own in own_sinks(sink) or [sink]:
+        batch = phase == "invoke" and hasattr(own, "invoke_batch")
+        name = "invoke_batch" if batch else name_of(own, phase)
+        object.__setattr__(own, name, _raising(getattr(own, name)))
+        changed.append((own, name))
     try:
         yield
     finally:
-        for one, name in changed:
-            object.__delattr__(one, name)
+        for own, name in changed:
+            object.__delattr__(own, name)
 
 
 def _raising(method: Callable[..., object]) -> Callable[..., NoReturn]:

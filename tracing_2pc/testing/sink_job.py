@@ -48,7 +48,7 @@ KILLS: Final = {
     "after_every_commit": "acknowledge",
     "after_the_abort": "acknowledge",
 }
-"""Moments at which a process is killed: a failpoint, or what kills after its call."""
+"""Moments at which a process is killed: a failpoint, or a method after its call."""
 
 AT_ONCE: Final = 4  # jobs that commit in the same moment
 
@@ -62,7 +62,7 @@ _SETTINGS: Final = {"inline_tries": 3, "backoff_base": 0.001, "backoff_cap": 0.0
 
 
 class TaskFailedError(Exception):
-    """What a task raises that is to fail."""
+    """Raised by a task that is to fail."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Tasks:
         return write_traced_branch(self.sink, self._context(branch), batches)
 
     def _context(self, branch: str) -> BranchContext:
-        names, at = tuple(participants_of(self.sink)), self.record
-        return at.context_of(BranchId.parse(branch), names)
+        names, record = tuple(participants_of(self.sink)), self.record
+        return record.context_of(BranchId.parse(branch), names)
 
     def write_all(self, branches: Mapping[str, Records]) -> list[Receipt]:
         """Run a task for each branch."""
@@ -124,7 +124,7 @@ def as_arrow(record: Mapping[str, Any]) -> Any:
 
 
 class SinkJob:
-    """A job of one application; what it must not lose is in the log and the sink."""
+    """A job of one application; its durable state is in the log and the sink."""
 
     def __init__(self, sink: Sink, log: SqlDecisionLog, application: str) -> None:
         self.sink = sink
@@ -179,7 +179,9 @@ class SinkProcess(OtherProcess):
             def write(tasks: Tasks) -> list[Receipt]:
                 parts = self.batches.items()
                 receipts = [
-                    r for name, of in parts for r in tasks.write_arrow(name, of)
+                    r
+                    for name, batches in parts
+                    for r in tasks.write_arrow(name, batches)
                 ]
                 if moment == "after_the_abort":
                     raise TaskFailedError("a task failed")
@@ -232,7 +234,7 @@ class JobAtOnce(OtherProcess):
     ) -> None:
         def write(tasks: Tasks) -> list[Receipt]:
             parts = branches.items()
-            return [r for name, of in parts for r in tasks.write_arrow(name, of)]
+            return [r for name, arrow in parts for r in tasks.write_arrow(name, arrow)]
 
         for _ in range(_TRIES):
             with contextlib.suppress(CommitPendingError):
@@ -276,7 +278,7 @@ def own_sinks(sink: Sink) -> list[Any]:
 
 
 def name_of(sink: Any, phase: str) -> str:
-    """Return what a sink calls a phase: our name, or Flink's."""
+    """Return a sink's name of a phase: ours, or Flink's."""
     names = SINK_METHODS[phase]
     return next((n for n in names if callable(getattr(sink, n, None))), phase)
 

@@ -51,5 +51,5 @@ def _row(span: ReadableSpan | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_trace_file(path: Path) -> list[dict[str, Any]]:
-    """Read what processes with `TPC_TRACE_FILE` wrote, in the order they wrote it."""
+    """Read the spans that processes with `TPC_TRACE_FILE` wrote, in their order."""
     return [json.loads(line) for line in path.read_text().splitlines()]
