@@ -1,4 +1,4 @@
-"""One call for each batch: what a second one brings would be taken for a replay."""
+"""One call for each batch: the rows of a second one would be taken for a replay."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _calls: Final[dict[_Call, object]] = {}
 def called_once(application: str, log: str, run: str, batch: int) -> Iterator[None]:
     """Refuse a second call for a batch in one run of this process.
 
-    A call that raises has not been one. Spark itself calls a batch once in a run; what
-    it replays after a restart belongs to the next run.
+    A call that raises does not count. Spark itself calls a batch once in a run; a batch
+    that it replays after a restart belongs to the next run.
 
     Raises:
         ContractError: the batch was called before, or is being called elsewhere.

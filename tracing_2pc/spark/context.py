@@ -1,4 +1,4 @@
-"""What a foreachBatch callback can learn from Spark, and how it is stopped."""
+"""Facts about a foreachBatch callback's query from Spark, and its stop."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class StreamContext:
         return context
 
     def has(self, df: DataFrame) -> bool:
-        """Say whether a micro-batch is of the same run, as far as is known."""
+        """Return whether a micro-batch is of the same run, as far as is known."""
         # After `spark.stop()` the context of the batches before answers no question.
         if self.query is None or df.sparkSession.sparkContext is not self.spark:
             return False
@@ -166,9 +166,9 @@ class StreamContext:
 class ConnectContext(StreamContext):
     """The same under Spark Connect: a process beside the server runs the callback.
 
-    One such process is one run. Spark does not tell it which query it belongs to: that
-    is the one with the application's name, else the only one of the client's session.
-    If it is neither, the log cannot check that the checkpoint is the same as before,
+    One such process is one run. Spark does not name its query to it: it takes the one
+    with the application's name, else the only one of the client's session. Without
+    either, the log cannot check that the checkpoint is the same as before,
     and `stop()` is not noticed while the callback waits.
     """
 

@@ -83,16 +83,16 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
 
     Options are `application`, which is required, and the names of `Settings`: `log`,
     `participants` as `ledger=http://…,notifier=http://…`, `token`, `on_pending` and the
-    others. What is not given is read from `tpc.toml` and the environment of the driver.
+    others. Missing ones are read from `tpc.toml` and the environment of the driver.
     `replaces` and `links` are as for `two_phase_commit`: names with commas, and a
     column; the setting `links` is no option here.
 
     A `DataFrame` that is no stream is written by `df.write…mode("append").save()` as
     one batch. Its number is the option `batch`, which must rise from write to write:
-    the same number again is a replay: it writes nothing, and says so in a warning. A
-    lower one is refused before any task. Without it the number is the one after the
-    newest on record, so that a write that is repeated is written again; of two such
-    writes at once, one is refused. Streams have applications of their own.
+    the same number again is a replay: it writes nothing, and logs a warning. A lower
+    one is refused before any task. Without it the number is the one after the newest on
+    record, so that a write that is repeated is written again; of two such writes at
+    once, one is refused. Streams have applications of their own.
 
     If a participant does not acknowledge a commit, that is tried `inline_tries` times,
     about two minutes. Then, with `on_pending` as *wait*, the tasks of the next batch
@@ -116,7 +116,7 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
         return "two_phase_commit"
 
     def sink(self, settings: Settings) -> Sink | Sequence[Sink]:
-        """Return what is written to: one sink or several."""
+        """Return the sink to write to, or several."""
         return ParticipantSink(
             settings.participants,
             token=settings.token or None,
@@ -170,7 +170,7 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
 
 @dataclasses.dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What a task tells the process that commits: its votes, and about what."""
+    """A task's message to the process that commits: its votes, and the transaction."""
 
     transaction: str
     replay: bool
@@ -217,7 +217,7 @@ class _Writer:
         return TaskMessage(str(record.id), replay=False, receipts=written)
 
     def _refuse_late(self, batch: int, run: str) -> None:
-        """Refuse what began after its run was replaced, or its batch aborted."""
+        """Refuse a task that began after its run was replaced, or its batch aborted."""
         newest = _newest(self._job)
         if newest is None:
             return
@@ -240,9 +240,9 @@ class _Writer:
     def _commit(
         self, messages: Sequence[TaskMessage | None], *, is_limited: bool
     ) -> None:
-        """Decide, deliver, and send; if `is_limited`, what is not acknowledged waits.
+        """Decide, deliver, and send; if `is_limited`, missing acknowledgements wait.
 
-        No process of ours lasts: what is not sent soon waits for the next batch.
+        No process of ours lasts: requests not sent soon wait for the next batch.
         """
         self._close(messages, is_limited=is_limited)
         send_waiting(participants_of(self._job.sink))
@@ -252,9 +252,9 @@ class _Writer:
     ) -> None:
         if not messages:
             return  # no partition: no task has opened a transaction
-        told = [message for message in messages if message is not None]
-        about = {(message.transaction, message.replay) for message in told}
-        if len(told) < len(messages):
+        task_messages = [message for message in messages if message is not None]
+        about = {(message.transaction, message.replay) for message in task_messages}
+        if len(task_messages) < len(messages):
             raise AbortedError(
                 f"{self._job.application}: a task has sent no message. Nothing was "
                 "committed; start it again"
@@ -262,12 +262,12 @@ class _Writer:
         if len(about) != 1:
             raise AbortedError(
                 f"{self._job.application}: its tasks wrote to several attempts, "
-                f"{sorted(one for one, _ in about)}: another process has aborted the "
+                f"{sorted(id_ for id_, _ in about)}: another process has aborted the "
                 "first. Nothing was committed; start it again"
             )
         ((transaction, replay),) = about
         if replay:
-            self._skip(transaction, sum(message.rows for message in told))
+            self._skip(transaction, sum(message.rows for message in task_messages))
             return
         with self._coordinator() as coordinator:
             record = _read(coordinator, transaction)
@@ -278,14 +278,14 @@ class _Writer:
                     transaction_id=transaction,
                 )
             if not is_limited:
-                coordinator.close(record, _receipts(told, transaction))
+                coordinator.close(record, _receipts(task_messages, transaction))
                 return
             # Nothing tells this process that the query is being stopped. A task that
             # waits is ended, so a long wait is left to those of the next batch.
             limited = dataclasses.replace(coordinator.settings, on_pending="fail")
             try:
                 dataclasses.replace(coordinator, settings=limited).close(
-                    record, _receipts(told, transaction)
+                    record, _receipts(task_messages, transaction)
                 )
             except CommitPendingError as error:
                 if self._job.settings.on_pending == "fail":
@@ -295,22 +295,28 @@ class _Writer:
                 )
 
     def _skip(self, transaction: str, rows: int) -> None:
-        """Say that a batch is not written again, which has so many rows now."""
+        """Log that a batch is not written again, which has so many rows now."""
         text = "replay of a decided batch: transaction=%s rows=%d"
         logger.info(text, transaction, rows)
 
     def _abort(self, messages: Sequence[TaskMessage | None]) -> None:
-        """Abort what the messages name, unless it is decided; else a sweep does."""
-        told = [message for message in messages if message and not message.replay]
+        """Abort the messages' transactions unless decided; else a sweep does."""
+        task_messages = [
+            message for message in messages if message and not message.replay
+        ]
         with self._coordinator() as coordinator:
-            for transaction in sorted({message.transaction for message in told}):
+            for transaction in sorted(
+                {message.transaction for message in task_messages}
+            ):
                 cause = AbortedError(
                     "Spark ended the batch", transaction_id=transaction
                 )
                 # Rule 8: the log is asked; a decided commit is left to be delivered.
                 record = _read(coordinator, transaction)
                 if record is not None and record.state not in FINAL:
-                    coordinator.fail(record, cause, _receipts(told, transaction))
+                    coordinator.fail(
+                        record, cause, _receipts(task_messages, transaction)
+                    )
 
     @contextlib.contextmanager
     def _coordinator(self, shared: str | None = None) -> Iterator[Coordinator]:
@@ -335,10 +341,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Write a partition, in a task."""
         from pyspark import TaskContext
 
-        of: Any = TaskContext.get()
-        batch = of.getLocalProperty("streaming.sql.batchId")
-        query = of.getLocalProperty("sql.streaming.queryId")
-        run = of.getLocalProperty("spark.jobGroup.id")  # the run id of the query
+        task: Any = TaskContext.get()
+        batch = task.getLocalProperty("streaming.sql.batchId")
+        query = task.getLocalProperty("sql.streaming.queryId")
+        run = task.getLocalProperty("spark.jobGroup.id")  # the run id of the query
         if not (batch and run):
             raise ConfigurationError(
                 "only micro-batches are written: use processingTime"
@@ -427,7 +433,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _logged(application: str, batch: int) -> Iterator[None]:
-    """Log what is raised: the first error is the one that the user must see."""
+    """Log an error that is raised: the first one is the one the user must see."""
     try:
         yield
     except TwoPhaseError as error:
@@ -451,8 +457,8 @@ def _newest(job: Job) -> TransactionRecord | None:
     def ask() -> TransactionRecord | None:
         log = _log(job.settings.log or "")
         chosen = TransactionFilter(application=job.application, limit=1)
-        found = log.transactions(chosen)
-        return log.read(found[0].transaction) if found else None
+        rows = log.transactions(chosen)
+        return log.read(rows[0].transaction) if rows else None
 
     return ask_until_answered(ask, job.retry(lambda: False))
 
@@ -478,7 +484,7 @@ _checked: Final[set[tuple[tuple[str, str], ...]]] = set()
 def _check_once(options: tuple[tuple[str, str], ...], job: Job) -> None:
     """Check tokens and addresses once in a process, not for each batch.
 
-    Sinks are asked each time: what they note then goes to the tasks with them.
+    Sinks are asked each time: their notes then go to the tasks with them.
     """
     if options in _checked:
         check_job(job.sink, job.application)
@@ -488,7 +494,7 @@ def _check_once(options: tuple[tuple[str, str], ...], job: Job) -> None:
 
 
 def _place_of(log: str | None) -> str:
-    """Return where a log is: equal for all who reach the same one."""
+    """Return a log's place: equal for all processes that reach the same one."""
     url = database_url(log or "", "log")
     if url.get_backend_name() == "sqlite":
         return f"{Path(url.database or '').absolute()} on {socket.gethostname()}"

@@ -1,8 +1,8 @@
 """The driver path: a small batch is written by the driver, one branch per route.
 
-Spark computes the rows, and hands them to the driver as Arrow. What a small batch costs
-most is left out: a Python worker for each task, and the pickling of the sink and of its
-receipts.
+Spark computes the rows, and hands them to the driver as Arrow. The largest costs of a
+small batch are left out: a Python worker for each task, and the pickling of the sink
+and of its receipts.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class DriverPath:
     arrow_bytes: int | None = None  # of this run's last batch that had rows
 
     def fits(self, sink: Sink, run: str | None) -> bool:
-        """Say so of the next batch of a run; None where there is no query.
+        """Return whether a run's next batch takes it; `run` is None without a query.
 
-        Each start begins with tasks: what fails only here fails once.
+        Each start begins with tasks: an error of this path alone happens once.
         """
         if run and run != self.run:
             self.run, self.arrow_bytes = run, None
@@ -54,12 +54,12 @@ class DriverPath:
 
 
 def allows_driver_path(sink: Sink) -> bool:
-    """Say whether a sink may be written in the driver.
+    """Return whether a sink may be written in the driver.
 
     Nothing interrupts it there, as Spark does with a task, so its phases must end by
-    themselves: those of `ParticipantSink` do. A sink of your own says so by its
-    attribute `driver_path = True`, and a `ParticipantSink` that you have changed says
-    otherwise by False.
+    themselves: those of `ParticipantSink` do. A sink of your own declares it by its
+    attribute `driver_path = True`, and a `ParticipantSink` that you have changed
+    declares the opposite by False.
     """
     if isinstance(sink, CompositeSink):
         return all(allows_driver_path(member) for member in sink.members)
@@ -77,13 +77,13 @@ def write_in_driver(
     """Collect a DataFrame in one Spark job, and write it here, as one branch.
 
     The rows have the types that a task would see. As in a task, the sink is a copy:
-    what it keeps in itself does not reach `commit`. Its class is not copied: pickling
+    changes of its attributes do not reach `commit`. Its class is not copied: pickling
     by value, as for a task, would write over a class of the main program. Each route
     has a branch of its own, as jobs on executors have. `stopping` ends it early.
 
     Raises:
         TooLargeError: nothing was written; executors can write the batch.
-        AbortedError: `stopping` said so.
+        AbortedError: `stopping` ended it.
     """
     copied = copy.deepcopy(sink)
     batches = _collect(df)

@@ -81,7 +81,7 @@ def two_phase_commit(
 
     Through a crash of anything, each batch lands exactly once at every participant:
     a batch whose commit was decided is delivered again at the next start and not
-    written again; one that was not decided is aborted and written anew. One Spark job
+    written again; one that was not decided is aborted and written again. One Spark job
     per batch; with several routes one more than routes.
 
     A batch is written by the driver itself if the one before it came to at most the
@@ -92,8 +92,8 @@ def two_phase_commit(
     Call it once for each batch, with all of its rows: a second call in one run is
     refused, for it would be taken for a replay. One that raised may be repeated.
 
-    The query needs a `checkpointLocation`. Its batches are told in the log: one line
-    each at INFO, and one at ERROR for the batch that ends the query.
+    The query needs a `checkpointLocation`. Its batches are logged: one line each at
+    INFO, and one at ERROR for the batch that ends the query.
 
     A replayed batch that is skipped leaves the participants with its first content. If
     the source or a function is not deterministic, Spark's own state may hold another.
@@ -110,10 +110,10 @@ def two_phase_commit(
             batch is computed once, and written in one job per route, in one
             transaction. An executor that is lost meanwhile takes its part of the batch
             along: the attempt is aborted. Every participant needs a route.
-        on_pending: what to do when a participant has not acknowledged a commit: `wait`
-            (the default) holds the batch back and tries on; `fail` raises
+        on_pending: the reaction to a participant that has not acknowledged a commit:
+            `wait` (the default) holds the batch back and tries on; `fail` raises
             `CommitPendingError` after some tries, and the next start goes on.
-        settings: default is what `Settings.load()` finds.
+        settings: default is `Settings.load()`.
         replaces: all participants of the run before, where those of `sink` are others
             on purpose; a change is refused without it. It allows the change from
             exactly those, so it can stay.
@@ -122,20 +122,20 @@ def two_phase_commit(
             It is read and not written. The transaction's root span links to the spans
             that are named in `traceparent` or `sw8`: to the first 32 different ones,
             partition by partition in the order of rows. They are stored with the
-            decision, so whoever exports the root says the same; an abort has none.
-            Several routes: it is read in those that keep the column.
+            decision, so each process that exports the root has the same; an abort has
+            none. Several routes: it is read in those that keep the column.
         rejects: the participant that keeps the rows which others refuse, in the same
             transaction: each row of a committed batch is at all that it is for, or
             there, once. It is given the columns `participant`, `reason`, `column`,
-            `transaction`, `partition` and `record`, and no route. What is refused
-            without naming rows aborts the batch as without it. Default: the setting
+            `transaction`, `partition` and `record`, and no route. A refusal that
+            names no rows aborts the batch as without it. Default: the setting
             `rejects`; without one a refused row aborts its batch.
         rejects_at_most: rows of a batch that may be rejected; more abort it. Default:
             the setting `rejects_at_most`, 100.
 
     Raises:
-        ConfigurationError: says what to change.
-        ContractError: what is wrong with a sink of your own, such as the attribute
+        ConfigurationError: with the change to make.
+        ContractError: with the error of a sink of your own, such as the attribute
             that does not pickle: executors get the sink pickled.
         DecisionLogError: the log cannot be reached.
     """
@@ -170,7 +170,7 @@ def two_phase_commit(
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ForeachBatch:
-    """The callback. Picklable: what is open stays in its process."""
+    """The callback. Picklable: open resources stay in their process."""
 
     job: Job
     routes: Mapping[str, Route]
@@ -192,12 +192,12 @@ class ForeachBatch:
         self._connect = ConnectContext.here()
 
     def __call__(self, df: DataFrame, batch: int) -> None:
-        """Apply one micro-batch. What it raises ends the query; Spark replays it later.
+        """Apply one micro-batch. An error ends the query; Spark replays it later.
 
         Raises:
             AbortedError: nothing was committed. It failed, or a newer run has taken
                 over, which the log decides (`store/log/rules.py`).
-            CommitPendingError: decided, and not acknowledged by everybody yet.
+            CommitPendingError: decided, and not acknowledged by all yet.
             HeuristicError: a participant went against the decision.
             ContractError: it was called before for this batch in this run, or it got
                 the stream itself.
@@ -293,8 +293,8 @@ class ForeachBatch:
                 reason = reason_of(error)
                 again = "; start the query again, it writes the batch anew"
                 again = "" if EACH_TIME in reason else again
-                what = f"{reason}. Nothing was committed{again}"
-                raise AbortedError(what) from error
+                message = f"{reason}. Nothing was committed{again}"
+                raise AbortedError(message) from error
             raise
 
     def _open_log(self) -> OperatorLog:

@@ -68,19 +68,19 @@ class InboxSource(DataSource):  # type: ignore[misc]
     """Read an inbox's events, each once, in order of position.
 
     Register it with `spark.dataSource.register(InboxSource)`. Columns are `position`,
-    `id`, `producer`, `body` (JSON as it was written), `time` (when it was taken) and
+    `id`, `producer`, `body` (JSON as it was written), `time` (of its arrival) and
     `carrier` (the trace context that it came with).
 
-    What was read stands in the checkpoint, as position and id. Events are kept until
+    The last event read is in the checkpoint, as position and id. Events are kept until
     every reader has committed them, and for the inbox's `keep` after that, so a
-    checkpoint may go back that far. A start below what is kept, or an inbox that is
-    another one or was put back, ends the query with a sentence; it never reads fewer
-    events without a word.
+    checkpoint may go back that far. A start below the events kept, or an inbox that is
+    another one or was put back, ends the query with a message; it never skips events
+    silently.
 
     Options: `url`, the inbox's database, as for `Inbox`; executors read it, too.
     `reader`, the name of this query at the inbox: one query, one name, for ever.
     `name` of the inbox, by default *events*. `maxEventsPerTrigger`, by default all.
-    `startingOffsets`, *earliest* (default) or *latest*: where a new query begins.
+    `startingOffsets`, *earliest* (default) or *latest*: the begin of a new query.
     `partitions`, by default 2: tasks that read a large batch.
 
     Raises:
@@ -97,7 +97,7 @@ class InboxSource(DataSource):  # type: ignore[misc]
         return _COLUMNS
 
     def streamReader(self, schema: Any) -> InboxReader:  # noqa: N802
-        """Return what plans and reads. Spark calls this in several processes."""
+        """Return the reader. Spark calls this in several processes."""
         return InboxReader(_read_options(self.options))
 
 
@@ -136,12 +136,12 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             return _to_spark(inbox.begin(options.reader, newest=options.newest))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how many events a batch may have."""
+        """Return the number of events that a batch may have."""
         most = self._options.most
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read up to what is there now, and end."""
+        """Read up to the newest event now, and end."""
         inbox = self._inbox
         with inbox.translated():
             self._target = inbox.end()
@@ -195,7 +195,7 @@ class InboxReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             after = after._replace(position=events[-1].position, id="", digest="")
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let the inbox know how far this reader is."""
+        """Report this reader's position to the inbox."""
         inbox = self._inbox
         with inbox.translated():
             inbox.confirm(self._options.reader, _from_spark(end))

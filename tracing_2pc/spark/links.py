@@ -33,7 +33,7 @@ def check_links(column: str, schemas: Iterable[StructType]) -> None:
             f"links={column!r}: the batch has no such column; add "
             'option("includeHeaders", True) to the source, and select it'
         )
-    for other in (one for one in types if not _TYPES.fullmatch(one)):
+    for other in (kind for kind in types if not _TYPES.fullmatch(kind)):
         raise ConfigurationError(
             f"links={column!r}: the column is {other}; expected Kafka's headers, "
             "array<struct<key:string,value:binary>>, or map<string,string>"
@@ -60,13 +60,13 @@ class Links:
     def taken_from(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches without the column."""
         for batch in batches:
-            at = batch.schema.get_field_index(self._column)
-            if at < 0:
+            index = batch.schema.get_field_index(self._column)
+            if index < 0:
                 yield batch
                 continue
             if len(self._found) < MOST_LINKS:
-                self._read(batch.column(at))
-            yield batch.select([n for n in range(batch.num_columns) if n != at])
+                self._read(batch.column(index))
+            yield batch.select([n for n in range(batch.num_columns) if n != index])
 
     def _read(self, column: pa.Array) -> None:
         import pyarrow as pa
@@ -88,9 +88,9 @@ class Links:
 
     def _add(self, headers: list[dict[str, Any]]) -> None:
         texts = {
-            one["key"]: (one["value"] or b"").decode("ascii", "replace")
-            for one in headers
-            if one["key"] in _NAMES and len(one["value"] or b"") <= _LONGEST
+            header["key"]: (header["value"] or b"").decode("ascii", "replace")
+            for header in headers
+            if header["key"] in _NAMES and len(header["value"] or b"") <= _LONGEST
         }
         context = Carrier({name: texts[name] for name in _NAMES if name in texts})
         if len(self._found) < MOST_LINKS and span_of(context).is_valid:
@@ -105,10 +105,10 @@ def write_linked_branch(
 ) -> tuple[Receipt, ...]:
     """Write a branch as `write_traced_branch` does; its first receipt has the links.
 
-    `links` is the column with what its rows came with, if there is one.
+    `links` is the column with its rows' headers, if there is one.
     """
     if links is None:
         return write_traced_branch(sink, context, batches)
-    found = Links(links)
-    receipts = write_traced_branch(sink, context, found.taken_from(batches))
-    return dataclasses.replace(receipts[0], links=found.found), *receipts[1:]
+    collector = Links(links)
+    receipts = write_traced_branch(sink, context, collector.taken_from(batches))
+    return dataclasses.replace(receipts[0], links=collector.found), *receipts[1:]

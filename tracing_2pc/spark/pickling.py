@@ -1,4 +1,4 @@
-"""What executors get: a sink, pickled as Spark pickles it."""
+"""The sink for executors, pickled as Spark pickles it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracing_2pc.sinks.composite import CompositeSink
 
 
 def check_pickles(sink: Sink) -> None:
-    """Find what keeps a sink from its executors; `ContractError` names it."""
+    """Check that a sink can be sent to executors; `ContractError`: why it cannot."""
     if isinstance(sink, CompositeSink):
         for member in sink.members:
             check_pickles(member)
@@ -37,7 +37,7 @@ def _error_of(value: Any) -> Exception | None:
 
 
 def _find(value: Any, path: str, seen: set[int]) -> tuple[str, Exception] | None:
-    """Return what does not pickle itself, though all of its parts do."""
+    """Return the object that does not pickle itself, though all of its parts do."""
     error = None if id(value) in seen else _error_of(value)
     if error is None:
         return None
@@ -48,7 +48,7 @@ def _find(value: Any, path: str, seen: set[int]) -> tuple[str, Exception] | None
 
 
 def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what is pickled with a value, each with the step that leads there."""
+    """Yield the objects pickled with a value, each with the step that leads there."""
     if isinstance(value, Mapping):
         yield from ((f"[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple):

@@ -1,10 +1,10 @@
-"""Reports to the decision log that a driver is there, and how its query ends.
+"""Reports to the decision log that a driver is there, and the end of its query.
 
-Who looks at the log can so tell a stream that waits for input from a job that is gone.
+So a reader of the log can tell a stream that waits for input from a job that is gone.
 A thread reports while the query is active. An end is reported by the callback, by that
 thread, or at the exit of the process; a process that is killed reports none, and is
 not seen any more. A report that fails is never an error of a batch. Under Connect
-nothing is reported: Spark kills the process of a callback, however its query ends.
+nothing is reported: Spark kills the process of a callback at every end of its query.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Presence:
     """The driver of one run, as it reports itself.
 
     Args:
-        log: where it reports, from a thread of its own, too.
-        application: whose run it is.
+        log: the log for its reports, from a thread of its own, too.
+        application: the application of the run.
         run: the id of that.
         query: Spark's; only `isActive` and `exception()` are asked.
     """
@@ -70,7 +70,7 @@ class Presence:
         self._thread.start()
 
     def end(self, error: str | None = None) -> None:
-        """Report that the run was stopped, or by what error it has ended; once."""
+        """Report that the run was stopped, or the error that has ended it; once."""
         with self._lock:
             if not self._ended.is_set():
                 self._ended_at = time.monotonic()
@@ -78,7 +78,7 @@ class Presence:
                 self._report_end(error)
 
     def end_with_process(self) -> None:
-        """Report how it ends, where the process ends first."""
+        """Report its end, where the process ends first."""
         # In a prompt or a notebook it may be of any line before.
         uncaught = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
         was_interrupted = isinstance(uncaught, KeyboardInterrupt)
@@ -120,7 +120,7 @@ class Presence:
             return False
 
     def _how_it_ended(self) -> str | None:
-        """Return by what error the query has ended; None where it was stopped."""
+        """Return the error that has ended the query; None where it was stopped."""
         try:
             error = self._query.exception()
         except Exception as unknown:  # noqa: BLE001 - as above

@@ -1,4 +1,4 @@
-"""How a callback ends when it raises: one line in the log, and a short exception.
+"""The end of a callback that raises: one line in the log, and a short exception.
 
 Spark prints an exception of a callback three times, each with its own stack, Python's
 traceback as text and all causes: the reason would be one line of hundreds.
@@ -21,7 +21,7 @@ from tracing_2pc.protocol.decisions import describe_cause
 logger = logging.getLogger(__name__)
 
 _ends: Final[dict[str, str]] = {}
-"""How the last query of each application has ended, in this process."""
+"""The end of the last query of each application, in this process."""
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
@@ -53,8 +53,8 @@ def reason_of(error: BaseException) -> str:
     """Return an error's reason in one line, without Java's stacks.
 
     Of a Spark job that is the last error of the Python in its task, else Spark's own
-    first line. What a task cannot import is missing in the Python of the executors.
-    Once the JVM has ended, Py4J's errors say anything but that.
+    first line. A module that a task cannot import is missing in the Python of the
+    executors. Once the JVM has ended, Py4J's errors do not mention that.
     """
     if type(error).__module__.startswith("py4j") and _GONE.search(str(error)):
         return "Spark's JVM has ended; its own output says why (out of memory?)"
@@ -70,29 +70,29 @@ def reason_of(error: BaseException) -> str:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return what goes on record with an abort: which task, if Spark says, and why."""
+    """Return the record of an abort: the task, if Spark names it, and the reason."""
     if not type(error).__module__.startswith(("py4j", "pyspark")):
         return describe_cause(error)
-    task = f"task {found[1]}: " if (found := _TASK.search(str(error))) else ""
+    task = f"task {match[1]}: " if (match := _TASK.search(str(error))) else ""
     return f"{task}{reason_of(error)}"
 
 
 def describe_end(error: Exception) -> str:
-    """Return why a batch ended the query: our message, or the reason of another."""
+    """Return the message of the error that ended the query, or another's reason."""
     return str(error) if isinstance(error, TwoPhaseError) else reason_of(error)
 
 
 def forget_end(application: str) -> None:
-    """Forget how an earlier query of the application ended: it runs again."""
+    """Forget the end of an earlier query of the application: it runs again."""
     _ends.pop(application, None)
 
 
 def report_end(
     error: Exception, application: str, number: int, *, stopping: bool
 ) -> Exception:
-    """Log why a batch ended the query; return what to raise instead, without its cause.
+    """Log the error that ended the query; return one to raise instead, without a cause.
 
-    If the program ends with that, it is logged again, below what Spark has printed.
+    If the program ends with that, it is logged again, below Spark's own output.
     """
     batch = f"batch {number} of {application}"
     reason = describe_end(error)

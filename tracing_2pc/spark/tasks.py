@@ -37,8 +37,8 @@ NO_TASK: Final = BranchId(0, 10**18 - 1)
 def materialised(df: DataFrame) -> Iterator[DataFrame]:
     """Compute a batch in a Spark job of its own; every reader sees that result.
 
-    Not `persist`: of a persisted batch Spark computes again what an executor takes
-    along, and a plan that is not deterministic gives other rows then. Here a reader
+    Not `persist`: of a persisted batch Spark computes a part again that is lost with an
+    executor, and a plan that is not deterministic gives other rows then. Here a reader
     of a lost part raises.
     """
     batch = df.localCheckpoint(eager=True)
@@ -51,7 +51,7 @@ def materialised(df: DataFrame) -> Iterator[DataFrame]:
 
 
 class Written(NamedTuple):
-    """What one Spark job has written: every vote, and the size of its rows in Arrow."""
+    """The result of one Spark job: every vote, and the size of its rows in Arrow."""
 
     receipts: list[Receipt]
     arrow_bytes: int
@@ -103,7 +103,7 @@ def arrow_schema(schema: StructType, links: str | None) -> pa.Schema:
 
 
 def read_receipts(written: Iterable[str]) -> list[Receipt]:
-    """Read what the tasks returned, one receipt per partition and participant."""
+    """Read the tasks' results, one receipt per partition and participant."""
     receipts = []
     for text in written:
         receipts.append(Receipt.from_json(text))
@@ -151,7 +151,7 @@ def write_partition(
     """Write one partition, in its task, as a branch of its own; return the votes.
 
     A refusal is a vote to abort, which no other try would change: returned, because
-    Spark would try again what raises.
+    Spark would retry a task that raises.
     """
     from pyspark import TaskContext
 
@@ -178,11 +178,11 @@ _kept = 0  # how many modules this process had when it last kept them from the c
 
 
 def freeze_gc() -> None:
-    """Take what this process has loaded out of the garbage collector's sight.
+    """Exclude this process's loaded modules from the garbage collector.
 
     PySpark collects after every task (`pyspark/daemon.py`), and that goes through all
-    modules: longer than to write a small partition. Done again when there are more of
-    them: a worker may serve queries that load different things.
+    modules: longer than to write a small partition. Repeated when there are more of
+    them: a worker may serve queries that load different ones.
     """
     global _kept
     if (modules := len(sys.modules)) > _kept:
