@@ -1,4 +1,4 @@
-"""What a job writes to."""
+"""The sinks of a job."""
 
 from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.sinks.composite import CompositeSink

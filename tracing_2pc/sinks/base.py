@@ -68,7 +68,7 @@ class BranchWriter(Protocol):
     """Takes the rows of a batch."""
 
     rejects: str
-    """The participant that keeps those which others refuse."""
+    """The participant that keeps the rows which others refuse."""
 
     def write_branch(
         self, context: BranchContext, batches: Iterable[Any]
@@ -84,7 +84,7 @@ def rejects_of(sink: Sink) -> str | None:
 _NO_HANDLE: Final = "the log has no handle of what was not decided commit"
 
 _TEXT: Final = 500
-"""Characters of what a sink raised that its answer repeats; the log has all of it."""
+"""Characters of a sink's error that its answer repeats; the log has all of it."""
 
 
 def participants_of(sink: Sink) -> Mapping[str, Participant]:
@@ -129,7 +129,7 @@ def _own(participants: Mapping[str, Participant]) -> list[SinkParticipant]:
 
 
 def check_leftovers(sink: Sink) -> None:
-    """Warn, by name, of a sink that cannot find what a killed task left prepared.
+    """Warn, by name, of a sink that cannot find branches left by a killed task.
 
     Raises:
         ContractError: its `abort_transaction` does not take the handles to keep.
@@ -182,7 +182,7 @@ class SinkParticipant:
     clock: Clock = dataclasses.field(default_factory=SystemClock, compare=False)
 
     def commit(self, record: TransactionRecord) -> None:
-        """Commit the chosen branches, then drop what else the transaction prepared.
+        """Commit the chosen branches, then drop the transaction's other branches.
 
         The sink's `commit_transaction` does both. Without it, `commit` is called for
         each branch, and after them `abort_transaction`, if there is one. In a recovery
@@ -190,7 +190,7 @@ class SinkParticipant:
 
         Raises:
             ParticipantGivenUpError: it failed in a recovery after the time for which
-                the store keeps it, and the sink has said that this is the end of it.
+                the store keeps it, and the sink has declared that to be the end of it.
         """
         limit, elapsed = StoreTimeout.of(self.sink), self.clock.now() - record.started
         limit.warn(record, self.name, elapsed)
@@ -217,7 +217,7 @@ class SinkParticipant:
             self._tell_all(record, "abort_transaction", chosen)
 
     def finish_recovery(self) -> None:
-        """Call the sink's `finish_recovery`, if there is one; log what it raises."""
+        """Call the sink's `finish_recovery`, if there is one; log its error."""
         if (method := find_method(self.sink, "finish_recovery")) is None:
             return
         try:
@@ -235,8 +235,8 @@ class SinkParticipant:
         """Call `abort_transaction`, or `abort` for each branch that is known.
 
         Raises:
-            ParticipantNotToldError: it has no `abort_transaction`, and branches that
-                no receipt names are known to nobody.
+            ParticipantNotToldError: it has no `abort_transaction`, and no record names
+                branches without a receipt.
         """
         if find_method(self.sink, "abort_transaction"):
             self._tell_all(record, "abort_transaction", [])
@@ -294,20 +294,20 @@ class SinkParticipant:
         kind: type[ParticipantError] = ParticipantRefusedError
         if _is_not_now(error):
             kind, text = ParticipantUnavailableError, f"{type(error).__name__}: {text}"
-        text, of = f"{self.name}: {text}", str(record.id)
-        return kind(text, transaction_id=of, participant=self.name)
+        text, id_ = f"{self.name}: {text}", str(record.id)
+        return kind(text, transaction_id=id_, participant=self.name)
 
 
 def finish_recovery(
     participants: Mapping[str, Participant], log: LogReader, application: str
 ) -> None:
-    """Tell each hand-written sink that what earlier runs left is done.
+    """Tell each hand-written sink that the leftovers of earlier runs are done.
 
     One with `check_store(handles)` is given its handles of the newest commit before, to
     refuse to write to another store than that. There are none of a batch without rows.
 
     Raises:
-        Exception: what a sink raises; nothing of the batch is written then.
+        Exception: a sink's error; nothing of the batch is written then.
     """
     own = _own(participants)
     checked = [p for p in own if find_method(p.sink, "check_store")]
@@ -390,7 +390,7 @@ class Branch:
             raise
 
     def abort(self) -> None:
-        """Drop what the task could not finish; log what that raises."""
+        """Drop the branch that the task could not finish; log an error of that."""
         try:
             self._sink.abort(self._handle)
         except Exception:  # the first error is the one to see; the seal drops the rest
@@ -403,7 +403,7 @@ class Branch:
 def asking(
     ask: Callable[[Asked], Answer],
 ) -> Callable[[Asked], Answer | RejectedRowsError]:
-    """Return a function that returns what `ask` raises of rejected rows."""
+    """Return a function that returns the `RejectedRowsError` that `ask` raises."""
 
     def answer(asked: Asked) -> Answer | RejectedRowsError:
         try:
@@ -449,10 +449,11 @@ def write_branch(
     """Run the task's half of the protocol over the Arrow batches of one partition.
 
     Returns one receipt per participant. A partition without rows doesn't touch the
-    sink: its votes are read_only. What no reader could read (`check_values`) does not
-    reach it. When anything raises, the branch is aborted, and the error goes on: it is
-    the vote. Of a `ConfigurationError` it says that it comes at each try. `complete` is
-    given the receipts, once all is prepared, and returns those that the task votes by.
+    sink: its votes are read_only. Values that no reader could read (`check_values`) do
+    not reach it. When anything raises, the branch is aborted, and the error is raised:
+    it is the vote. The text of a `ConfigurationError` adds that it comes at each try.
+    `complete` is given the receipts, once all is prepared, and returns those that the
+    task votes by.
     """
     if isinstance(sink, BranchWriter):
         return sink.write_branch(context, batches)
@@ -474,9 +475,9 @@ def write_branch(
         if branch is not None:
             branch.abort()
         if isinstance(error, ConfigurationError):
-            of = str(context.transaction_id)
-            says = f"{of} votes abort, {EACH_TIME}: {error}"
-            raise ConfigurationError(says, transaction_id=of) from error
+            id_ = str(context.transaction_id)
+            message = f"{id_} votes abort, {EACH_TIME}: {error}"
+            raise ConfigurationError(message, transaction_id=id_) from error
         raise
     failpoint("executor.after_pre_commit")
     return receipts
@@ -498,7 +499,7 @@ def write_traced_branch(
 
 
 def until_stopped(batches: Iterable[Any], context: BranchContext) -> Iterator[Any]:
-    """Yield the batches; raise `AbortedError` once `context.stopping` says so."""
+    """Yield the batches; raise `AbortedError` once `context.stopping` is true."""
     for batch in batches:
         if context.stopping():
             raise AbortedError(
@@ -509,7 +510,7 @@ def until_stopped(batches: Iterable[Any], context: BranchContext) -> Iterator[An
 
 
 def read_only(branch: BranchId, participants: Iterable[str]) -> tuple[Receipt, ...]:
-    """Return the votes about a branch without rows: nobody was asked."""
+    """Return the votes about a branch without rows: no participant was asked."""
     votes = dict.fromkeys(participants, Vote.READ_ONLY)
     return branch_receipts(branch, 0, "", votes)
 

@@ -1,4 +1,4 @@
-"""Several sinks as one: what a job writes to all of them is one transaction."""
+"""Several sinks as one: a job's writes to all of them are one transaction."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class CompositeSink:
         raise ConfigurationError(f"no participant {name!r} in the sinks: {known}")
 
     def begin(self, context: BranchContext) -> list[Branch]:
-        """Open the branch at each member; what was opened is aborted if one raises."""
+        """Open the branch at each member; opened ones are aborted if one raises."""
         branches: list[Branch] = []
         try:
             for member in self.members:
@@ -141,7 +141,7 @@ class CompositeSink:
         return [*itertools.chain.from_iterable(votes)]
 
     def abort(self, handle: list[Branch]) -> None:
-        """Drop the branch at each member that has begun it, whatever another raises."""
+        """Drop the branch at each member that has begun it, even if another raises."""
         for branch in handle:
             branch.abort()
 

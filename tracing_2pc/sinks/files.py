@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(eq=False)
 class FileHandle(FolderHandle):
-    """A branch; its fields are what the decision log keeps."""
+    """A branch; the decision log keeps its fields."""
 
     reserved: bool = False  # it adds to the folder's layout
 
@@ -44,11 +44,11 @@ class FileSink(FolderSink[FileHandle]):
     """Write to a folder that driver and executors share, in one transaction.
 
     A branch is durable in files aside before it votes. Commit renames its files into
-    the folder, writes a manifest of the transaction, and removes what else was
-    prepared; killed anywhere, it is repeated, and leaves each file there once. A reader
+    the folder, writes a manifest of the transaction, and removes its other prepared
+    files; killed anywhere, it is repeated, and leaves each file there once. A reader
     of the folder never sees a file that is not whole, or of a batch that is not decided
-    commit. The renames are not one step: who must see all of a batch or nothing
-    reads the files that the manifests list.
+    commit. The renames are not one step: a reader that must see all of a batch or
+    nothing reads the files that the manifests list.
 
     Args:
         folder: a path, or a `file:///` URL, of a file system that can rename (POSIX):
@@ -95,7 +95,7 @@ class FileSink(FolderSink[FileHandle]):
         return self._folder.path
 
     def check_job(self, application: str) -> None:
-        """Make the folder, and note what the driver sees: where the job starts.
+        """Make the folder, and note its newest batch, in the driver at the job's start.
 
         Raises:
             ConfigurationError: it cannot be made or written.
@@ -116,10 +116,12 @@ class FileSink(FolderSink[FileHandle]):
         newest = -1 if self._newest is None else self._newest
         if committed is None and transaction.batch <= newest:
             committed = f"one of the batches up to {newest}"
-        known, by = self._folder.layout(self._format), self._partition_by
+        known, partition_by = self._folder.layout(self._format), self._partition_by
         writer = partial(BranchFiles, self._folder.path, self._folder.aside)
         return self._begin(
-            context, committed, lambda name: writer(f"{name}.{self._format}", by, known)
+            context,
+            committed,
+            lambda name: writer(f"{name}.{self._format}", partition_by, known),
         )
 
     def invoke_batch(self, handle: FileHandle, batch: pa.RecordBatch) -> None:
@@ -133,7 +135,8 @@ class FileSink(FolderSink[FileHandle]):
         that no commit that is decided can be at odds with another.
 
         Raises:
-            ConfigurationError: another transaction has reserved what does not fit.
+            ConfigurationError: another transaction has reserved a layout that does not
+                fit.
         """
         super().pre_commit(handle)
         if layout := handle.writer.layout:
@@ -154,10 +157,10 @@ class FileSink(FolderSink[FileHandle]):
     def commit_transaction(
         self, transaction_id: str, handles: Sequence[FileHandle]
     ) -> None:
-        """Make these branches visible, once, and remove what else was prepared.
+        """Make these branches visible, once, and remove the other prepared files.
 
-        The manifest is the proof: with it, all was visible once, whatever became of
-        the files since. What late tasks of earlier attempts have left is removed, too.
+        The manifest is the proof: with it, all was visible once, even if files were
+        changed since. Files left by late tasks of earlier attempts are removed, too.
 
         Raises:
             ParticipantRefusedError: a file is gone, a receipt names one that its task

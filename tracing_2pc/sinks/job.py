@@ -49,7 +49,7 @@ class Job:
         replaces: Collection[str] = (),
         links: str | None = None,
     ) -> Job:
-        """Check what needs no participant; `ConfigurationError` says what to change."""
+        """Check settings without a participant; `ConfigurationError` has the cure."""
         try:
             check_application(application)
         except ValueError as error:
@@ -65,7 +65,7 @@ class Job:
         return cls(single, application, settings, replaces, links)
 
     def check(self) -> None:
-        """Check the token and the addresses, and warn of what a sink cannot find.
+        """Check the token and the addresses, and warn of branches a sink cannot find.
 
         A sink of the user's own is asked by its `check_job`, if it has that.
 
@@ -84,9 +84,9 @@ class Job:
         return writes_of(self.application)
 
     def retry(self, stopping: Callable[[], bool]) -> RetryPolicy:
-        """Return how long this job waits between tries."""
-        at = self.settings
-        waits = at.backoff_base, at.backoff_cap, at.inline_tries
+        """Return the waits of this job between tries."""
+        settings = self.settings
+        waits = settings.backoff_base, settings.backoff_cap, settings.inline_tries
         return RetryPolicy(SystemClock(), *waits, stopping)
 
     def coordinator(

@@ -1,4 +1,4 @@
-"""What a sink has, by the names of `ports.SinkOptions`."""
+"""A sink's options and methods, by the names of `ports.SinkOptions`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracing_2pc.core.names import SINK_METHODS
 
 
 def option(sink: Any, name: str) -> Any:
-    """Return an attribute of a sink, or what holds without it."""
+    """Return an attribute of a sink, or its default."""
     return getattr(sink, name, getattr(ports.SinkOptions, name))
 
 
@@ -23,11 +23,11 @@ def find_method(sink: Any, phase: str) -> Callable[..., Any] | None:
 
 def call(sink: Any, phase: str) -> Callable[..., Any]:
     """Return a method that must be there; else raise `ContractError`."""
-    if (found := find_method(sink, phase)) is None:
+    if (method := find_method(sink, phase)) is None:
         raise ContractError(f"{type(sink).__name__} has no {phase}")
-    return found
+    return method
 
 
-def _is_own(found: Callable[..., Any]) -> bool:
-    """Whether it does something: what is inherited from a protocol says only what."""
-    return getattr(found, "__module__", None) != ports.__name__
+def _is_own(method: Callable[..., Any]) -> bool:
+    """Whether it is the sink's own: a method inherited from a protocol does nothing."""
+    return getattr(method, "__module__", None) != ports.__name__

@@ -60,7 +60,7 @@ class _Handle:
     writer: pa.ipc.RecordBatchStreamWriter | None = None
     rows: int = 0
     digest: str | None = None
-    """Of what was sent; None while nothing was."""
+    """Of the sent branch; None while none was sent."""
 
 
 @traced_sink
@@ -153,7 +153,7 @@ class ParticipantSink:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it does no more than to send branches: nobody has changed it."""
+        """Whether it only sends branches: its methods are not overridden."""
         phases = {"begin", "invoke", "invoke_batch", "pre_commit", "abort"}
         phases |= {"driver_path", "participants", "check"}
         own = (vars(kind) for kind in type(self).__mro__ if kind is not ParticipantSink)
@@ -193,8 +193,8 @@ class ParticipantSink:
 
         Raises:
             RejectedRowsError: with the rows that participants reject.
-            ParticipantRefusedError: somebody votes abort.
-            ParticipantUnavailableError: no answer from somebody.
+            ParticipantRefusedError: a participant votes abort.
+            ParticipantUnavailableError: no answer from a participant.
         """
         context = handle.context
         if handle.writer is not None:
@@ -211,10 +211,10 @@ class ParticipantSink:
         return branch_receipts(context.branch, handle.rows, handle.digest, votes)
 
     def _ask_for_rows(self, handle: _Handle) -> dict[str, Vote]:
-        """Ask for votes, and whoever refuses for the rows that it rejects.
+        """Ask for votes, and participants that refuse for the rows that they reject.
 
-        What is written again goes to one after the other, in their order: of two tasks
-        with one key the same one is first everywhere.
+        A branch that is written again goes to one after the other, in their order: of
+        two tasks with one key the same one is first everywhere.
         """
         asked = self._participants
         ask = asking(functools.partial(_prepare_or_name, handle))
@@ -278,7 +278,10 @@ def check_urls(participants: Mapping[str, RemoteParticipant]) -> None:
 
 
 _known: Final[dict[str, JournalAt | None]] = {}
-"""What this process has been told, by URL; None: it voted, and does not tell."""
+"""Journals that participants have named to this process, by URL.
+
+None: it voted, and does not name one.
+"""
 
 
 def check_addresses(
@@ -289,7 +292,7 @@ def check_addresses(
     The tables of those without a service are made here.
     """
     identities = _identify(participants)
-    wrong = [why for _, why in find_misdirected(identities, {application})]
+    wrong = [fault for _, fault in find_misdirected(identities, {application})]
     if wrong:
         urls = {name: participant.url for name, participant in participants.items()}
         raise ConfigurationError(
@@ -298,7 +301,7 @@ def check_addresses(
 
 
 def _identify(participants: Mapping[str, RemoteParticipant]) -> dict[str, Identity]:
-    """Ask all which journal they have, and keep that; without those that don't tell."""
+    """Ask all for their journals, and keep them; those that name none are left out."""
 
     def ask(participant: RemoteParticipant) -> Identity | None:
         with contextlib.suppress(ParticipantError):

@@ -1,4 +1,4 @@
-"""A branch without the rows that somebody rejects, and the place that keeps those.
+"""A branch without rejected rows, and the participant that keeps those.
 
 A task writes its partition. Where participants reject rows, the branch is aborted at
 all of them and written again without these, as another branch, in which each is asked
@@ -50,12 +50,12 @@ of them below 2**53, which each reader of JSON keeps exactly."""
 _MIDNIGHT: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - of any zone
 _MICROSECONDS: Final = {"us": 1, "ms": 10**3, "s": 10**6, "day": 86_400 * 10**6}
 _CYCLE: Final = 146_097 * _MICROSECONDS["day"]
-"""Microseconds after which the calendar begins anew: 400 years."""
+"""Microseconds after which the calendar repeats: 400 years."""
 
 _NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 Rejected = Mapping[int, Sequence[RejectedRow]]
-"""Rejected rows by their number in the partition: who rejects each, and why."""
+"""Rejected rows by their number in the partition, with participants and reasons."""
 
 
 class RejectingSink(CompositeSink):
@@ -95,7 +95,7 @@ class RejectingSink(CompositeSink):
     def _write(
         self, context: BranchContext, kept: _Kept, batches: Iterable[Any]
     ) -> tuple[Receipt, ...]:
-        """Write rows until nobody rejects one; return the votes of all."""
+        """Write rows until no participant rejects one; return the votes of all."""
         rejected: dict[int, list[RejectedRow]] = {}
         first = context.branch
         rows: Iterator[Any] = kept.noting(batches)
@@ -134,9 +134,9 @@ class RejectingSink(CompositeSink):
         rejected: Rejected,
         receipts: tuple[Receipt, ...],
     ) -> tuple[Receipt, ...]:
-        """Prepare what was rejected, as a branch of the same id; or vote read_only.
+        """Prepare the rejected rows, as a branch of the same id; or vote read_only.
 
-        What it raises aborts the branch of the others, too.
+        Its errors abort the branch of the others, too.
         """
         if count_rows(receipts) + len(rejected) != kept.count:
             raise ContractError(
@@ -194,7 +194,7 @@ def rejecting(sink: Sink, rejects: str, at_most: int) -> RejectingSink:
 
 
 def _others(sink: Sink, rejects: str) -> list[Sink]:
-    """Return what there is of a sink without one of its participants."""
+    """Return a sink without one of its participants."""
     if rejects not in (names := participants_of(sink)):
         return [sink]
     if isinstance(sink, CompositeSink):

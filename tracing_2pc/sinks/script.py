@@ -1,4 +1,4 @@
-"""`write`: a batch of a script, without Spark; what its rows are in Arrow."""
+"""`write`: a batch of a script, without Spark; its rows as an Arrow table."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ _ROWS: Final = 10_000
 _FLUSH_SECONDS: Final = 0.5
 
 _PLAIN: Final = (bool, int, float, Decimal, str, bytes, date)
-"""Types of Python of which a column is looked at no closer."""
+"""Python types; a column of a single one of them needs no further check."""
 
 _ZONED: Final = "time with a zone"
 """Arrow would leave the zone out."""
 
 _TOGETHER: Final = ({"int", "float"}, {"int", "Decimal"})
-"""What has one type of Arrow's together, and loses nothing."""
+"""Types that have a common type in Arrow, which loses nothing."""
 
 
 def write(
@@ -80,10 +80,10 @@ def write(
     """Write rows everywhere or nowhere, without Spark; False if they were written.
 
     For a script that may be killed anywhere and is started again with the same batch,
-    as by cron or Airflow: the rows then land exactly once in every sink. What an
-    earlier run has decided is delivered first, and what it has not decided is aborted.
+    as by cron or Airflow: the rows then land exactly once in every sink. A transaction
+    that an earlier run has decided is delivered first, and an undecided one is aborted.
     A batch whose commit was decided is a replay: it is delivered, and nothing is
-    written again, whatever `rows` has now. When this returns, every participant has
+    written again, even if `rows` differs now. When this returns, every participant has
     acknowledged the commit.
 
     One process at a time. A second one that writes takes over: the first one raises
@@ -92,8 +92,8 @@ def write(
     Args:
         sink: a `ParticipantSink`, `FileSink`, `DeltaSink` or a sink of your own; or
             several of any kind, in a list.
-        rows: dicts by column, or an Arrow table. The dicts may lack columns: what is
-            left out is None. A column is an integer of 64 bits, a double (also 1 beside
+        rows: dicts by column, or an Arrow table. The dicts may lack columns: a missing
+            value is None. A column is an integer of 64 bits, a double (also 1 beside
             1.5), a decimal, text, bytes, a boolean, a date, a time stamp, a list or a
             struct, as its values are; other mixtures are refused. A column that has
             nothing but None has no type: a table sets it to null, and files leave it
@@ -104,10 +104,10 @@ def write(
             is 0, or that of `tracing-2pc init --from-batch`. The same number, or that
             of an earlier batch on record, is a replay.
         log: URL of the decision log, as for `two_phase_commit`.
-        on_pending: what to do when a participant does not acknowledge a commit: `wait`
-            for it, or `fail`, which leaves it to the next call or `tracing-2pc
+        on_pending: the reaction to a participant that does not acknowledge a commit:
+            `wait` for it, or `fail`, which leaves it to the next call or `tracing-2pc
             recover`. Default: the setting, which is `wait`.
-        settings: default is what `Settings.load()` finds.
+        settings: default is `Settings.load()`.
         replaces: as for `two_phase_commit`.
         rejects: the participant that keeps the rows which others refuse, as for
             `two_phase_commit`.
@@ -115,10 +115,10 @@ def write(
 
     Raises:
         AbortedError: nothing was committed; call it again with the same batch.
-        CommitPendingError: decided commit, and not acknowledged by everybody yet. With
-            the same batch again it is delivered.
-        ConfigurationError: what to change. Nothing was written.
-        ContractError: what is wrong with a sink of your own.
+        CommitPendingError: decided commit, and not acknowledged by all yet. With the
+            same batch again it is delivered.
+        ConfigurationError: with the change to make. Nothing was written.
+        ContractError: with the error of a sink of your own.
         DecisionLogError: the log cannot be reached.
         HeuristicError: a participant went against the decision.
     """
@@ -270,14 +270,16 @@ def to_table(rows: Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch) -> p
 def _to_array(name: str, values: list[Any]) -> Any:
     import pyarrow as pa
 
-    found: dict[str, set[str]] = {}
+    kinds_by_path: dict[str, set[str]] = {}
     types = {*map(type, values)} - {type(None)}
     if len(types) > 1 or not types <= {*_PLAIN}:
-        _note_kinds(name, values, found)
-    for path, kinds in found.items():
+        _note_kinds(name, values, kinds_by_path)
+    for path, kinds in kinds_by_path.items():
         if kinds == {_ZONED} or (len(kinds) > 1 and kinds not in _TOGETHER):
             raise _refused(path, kinds)
-    if mixed := {path for path, kinds in found.items() if kinds == {"int", "Decimal"}}:
+    if mixed := {
+        path for path, kinds in kinds_by_path.items() if kinds == {"int", "Decimal"}
+    }:
         values = [_as_decimal(name, value, mixed) for value in values]
     try:
         return pa.array(values)
@@ -285,20 +287,22 @@ def _to_array(name: str, values: list[Any]) -> Any:
         raise _refused(name, {_kind(v) for v in values if v is not None}) from None
 
 
-def _note_kinds(path: str, values: Iterable[Any], found: dict[str, set[str]]) -> None:
-    """Note what a column holds, and what is inside of that, at any depth.
+def _note_kinds(
+    path: str, values: Iterable[Any], kinds_by_path: dict[str, set[str]]
+) -> None:
+    """Note the kinds of a column's values, and of those inside them, at any depth.
 
     Arrow would take the first value's type, and make a day of a later time stamp.
     """
     for value in values:
         if value is None:
             continue
-        found.setdefault(path, set()).add(_kind(value))
+        kinds_by_path.setdefault(path, set()).add(_kind(value))
         if isinstance(value, dict):
             for name, inner in value.items():
-                _note_kinds(f"{path}.{name}", [inner], found)
+                _note_kinds(f"{path}.{name}", [inner], kinds_by_path)
         elif isinstance(value, list | tuple):
-            _note_kinds(f"{path}[]", value, found)
+            _note_kinds(f"{path}[]", value, kinds_by_path)
 
 
 def _as_decimal(path: str, value: Any, mixed: Collection[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Who sends what waits in an outbox without a service: a process that is told to."""
+"""Sends the requests in an outbox without a service, from a process that is told to."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tracing_2pc.core.remote_participant import Embedded
 from tracing_2pc.sinks.participant_sink import TracedParticipant
 
 _LOOK: Final = 0.1
-"""Seconds between two looks at what waits."""
+"""Seconds between two looks at waiting requests."""
 
 SHORT: Final = 3.0
-"""Seconds in which nothing moves after which a process that will not last gives up."""
+"""Seconds without progress after which a process that will not last gives up."""
 
 
 def start_sending(participants: Mapping[str, object]) -> None:
-    """Send what waits from this process, as long as it lasts."""
+    """Send waiting requests from this process, as long as it lasts."""
     for participant in embedded_of(participants).values():
         participant.start()
 
@@ -26,10 +26,10 @@ def start_sending(participants: Mapping[str, object]) -> None:
 def send_waiting(
     participants: Mapping[str, object], patience: float = SHORT
 ) -> dict[str, int | str]:
-    """Send until nothing waits, or nothing has moved for so many seconds.
+    """Send until no request waits, or none was sent for so many seconds.
 
-    Returns by participant how many records are left, or why that is not known; nothing
-    of it is lost: the next process that sends goes on.
+    Return by participant the number of records left, or the error if it is not known;
+    none of them is lost: the next process that sends goes on.
     """
     senders = embedded_of(participants)
     left = {name: _waiting(sender) for name, sender in senders.items()}

@@ -25,7 +25,7 @@ class Spool(io.RawIOBase):
         self.length = 0
 
     def writable(self) -> bool:
-        """Say yes: Arrow's writer asks."""
+        """Return True: Arrow's writer asks."""
         return True
 
     def write(self, data: Any, /) -> int:

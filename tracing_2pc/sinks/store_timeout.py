@@ -1,7 +1,7 @@
-"""A sink whose store drops what was prepared for too long, as Kafka's brokers do.
+"""A sink whose store drops branches prepared for too long, as Kafka's brokers do.
 
-Such a vote lapses, against rule 12: we can warn before, and say afterwards what is
-lost, and no more.
+Such a vote lapses, against rule 12: we can warn before, and report the lost rows
+afterwards, and no more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoreTimeout:
-    """For how long a store keeps a branch prepared; counted from begin, in seconds."""
+    """The time for which a store keeps a branch prepared; from begin, in seconds."""
 
     seconds: float = math.inf  # the limit; infinite if the store keeps it for ever
     # The part of the limit after which each commit is warned of; None never.

@@ -1,4 +1,4 @@
-"""Rows and the columns of a table: do they fit, and which ones does it lack."""
+"""Rows and the columns of a table: their fit, and missing columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fit_rows(
     """Return rows in the types of a table's columns, and in their order.
 
     Raises:
-        ConfigurationError: they do not fit, or `fault_of` says why they do not.
+        ConfigurationError: they do not fit, or `fault_of` returns the reason.
     """
     import pyarrow as pa
 
@@ -77,7 +77,7 @@ def missing_columns(
 
 
 def no_such_column(table: str, field: pa.Field) -> ConfigurationError:
-    """Return the refusal of a column whose type no column of a table may have."""
+    """Return the refusal of a column with a type that no column of a table may have."""
     return ConfigurationError(
         f"{table} cannot have the column {field.name!r}: it is {field.type!s:.60}, "
         "which no column there may be. Cast it"
@@ -87,7 +87,7 @@ def no_such_column(table: str, field: pa.Field) -> ConfigurationError:
 def mismatch(
     have: pa.Schema, want: Iterable[pa.Field], rows: pa.RecordBatch | None = None
 ) -> str | None:
-    """Say which column does not fit a table's, if one does not.
+    """Describe a column that does not fit a table's, if there is one.
 
     Columns that may be null may be missing. A column that must not be null may be
     declared nullable if these rows have no null in it.

@@ -1,4 +1,4 @@
-"""Values on their way to any sink: what no reader could read is refused, once."""
+"""Values on their way to any sink: unreadable ones are refused, once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SQL: Final = {
 """Spark's names of Arrow's types, besides decimals."""
 
 _ODD: Final = re.compile(r"month_interval|tz=(?!UTC\])")
-"""What the text of a schema has that has columns to cast or to refuse."""
+"""In the text of a schema with columns to cast or to refuse."""
 
 
 def check_values(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -70,12 +70,12 @@ def _unreadable(batch: pa.RecordBatch, error: Exception) -> ConfigurationError:
             if "UTF8" in str(invalid):
                 fault = f"column {name!r} has text that is no UTF-8"
                 if pa.types.is_nested(column.type):
-                    fault, of = f"{fault} inside of it", "that text"
+                    fault, text = f"{fault} inside of it", "that text"
                 else:
-                    of = sql_name(name)
+                    text = sql_name(name)
                 return ConfigurationError(
-                    f"{fault}, which readers refuse: CAST({of} AS BINARY) keeps its "
-                    f"bytes, make_valid_utf8({of}) (Spark 4) replaces those that are "
+                    f"{fault}, which readers refuse: CAST({text} AS BINARY) keeps its "
+                    f"bytes, make_valid_utf8({text}) (Spark 4) replaces those that are "
                     "none. Nothing was written"
                 )
     return ConfigurationError(str(error))
@@ -111,7 +111,7 @@ def with_nulls_inside(field: pa.Field) -> pa.Field:
 def with_types(
     schema: pa.Schema, change: Callable[[pa.DataType], pa.DataType]
 ) -> pa.Schema:
-    """Return columns where `change` gives the type of what is in them, at any depth."""
+    """Return columns with types by `change`, which is called at any depth."""
     import pyarrow as pa
 
     def changed(field: pa.Field) -> pa.Field:
@@ -159,9 +159,11 @@ def raise_if_twice(fields: Iterable[pa.Field], column: str | None = None) -> Non
     for field in fields:
         name, kind = field.name, field.type
         if (first := known.get(name.lower())) is not None:
-            of = f"two members inside of column {column!r}" if column else "two columns"
+            pair = (
+                f"two members inside of column {column!r}" if column else "two columns"
+            )
             raise ConfigurationError(
-                f"{of} are named {first!r} and {name!r}: rename one"
+                f"{pair} are named {first!r} and {name!r}: rename one"
             )
         known[name.lower()] = name
         if pa.types.is_nested(kind):
@@ -175,7 +177,7 @@ def raise_if_twice(fields: Iterable[pa.Field], column: str | None = None) -> Non
 def new_layout(
     schema: pa.Schema, kind: str, by: Sequence[str], known: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what these rows add to the layout of a folder's files; nothing: empty.
+    """Return these rows' additions to the layout of a folder's files; may be empty.
 
     A layout has the columns that the folders are named by, the others in their order,
     and the types of those of Parquet.
@@ -233,7 +235,7 @@ def _leaves(field: pa.Field, path: str) -> dict[str, str]:
 
     if pa.types.is_struct(field.type):
         inner = [_leaves(child, f"{path}.{child.name}") for child in field.type]
-        leaves = {name: kind for found in inner for name, kind in found.items()}
+        leaves = {name: kind for part in inner for name, kind in part.items()}
         return {path: "struct", **leaves}
     return {path: str(field.type).replace(" not null", "")}
 
@@ -241,9 +243,9 @@ def _leaves(field: pa.Field, path: str) -> dict[str, str]:
 def cast_to(
     column: str, kind: object, columns: Mapping[str, object] = MappingProxyType({})
 ) -> str:
-    """Return `: ` and how Spark casts to an Arrow type; nothing if it has none.
+    """Return `: ` and Spark's cast to an Arrow type; empty if it has none.
 
-    A member of a struct is named by its path; `columns` says which are structs.
+    A member of a struct is named by its path; `columns` has the kinds of all paths.
     """
     name = str(kind)
     decimal = name.replace("decimal128", "DECIMAL") if name[:7] == "decimal" else None
