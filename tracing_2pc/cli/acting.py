@@ -25,10 +25,10 @@ from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.actions import Advice
 from tracing_2pc.operations.actions.action import (
-    Act,
     Action,
     Consent,
     Done,
+    PreparedAction,
     Preview,
     Reason,
 )
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace, action: Action) -> int:
         return _print_all(options, act.run(signature(), reason))
 
 
-def _is_agreed(act: Act) -> bool:
+def _is_agreed(act: PreparedAction) -> bool:
     """Ask, unless nothing is left to do; without a terminal `--yes` is needed."""
     preview = act.preview()
     if preview.gone:

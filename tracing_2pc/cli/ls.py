@@ -162,10 +162,10 @@ def _detail(row: TransactionSummary, listing: TransactionList) -> str:
 def _counts(listing: TransactionList, shown: int, of_all: int, limit: int) -> str:
     states = sorted(Counter(str(row.state) for row in listing.unfinished).items())
     by_state = ", ".join(f"{number} {state}" for state, number in states)
-    of = f" ({by_state})" if by_state else ""
+    by_state = f" ({by_state})" if by_state else ""
     # The log lists no more; how many there are is not known.
     oldest = "the oldest " if len(listing.unfinished) >= MOST else ""
-    parts = [f"{oldest}{len(listing.unfinished)} unfinished{of}"]
+    parts = [f"{oldest}{len(listing.unfinished)} unfinished{by_state}"]
     if listing.lost:
         parts.append(f"{len(listing.lost)} lost")
     if listing.orphans:

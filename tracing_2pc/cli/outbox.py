@@ -132,10 +132,10 @@ def lines(
         for listing in refused.listings.values()
         for request in listing.requests
     )
-    of = "dropped" if dropped else "refused"
+    verb = "dropped" if dropped else "refused"
     more = any(listing.more for listing in refused.listings.values())
     rest = "; there are more: --limit shows them" if more else ""
-    counts = [format_count(len(rows) - waiting, f"{of} request")]
+    counts = [format_count(len(rows) - waiting, f"{verb} request")]
     if waiting:
         counts.append(f"{format_count(waiting, 'transaction')} at a relay")
     yield f"{'; '.join(counts)}{rest}"

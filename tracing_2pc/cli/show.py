@@ -122,12 +122,12 @@ def _receipts(view: TransactionView) -> Iterator[str]:
 
 
 def _first(
-    head: Sequence[object], rows: Sequence[Sequence[object]], of: int
+    head: Sequence[object], rows: Sequence[Sequence[object]], total: int
 ) -> Iterator[str]:
     if rows:
         yield from table([head, *rows[:_MOST]], "  ")
-    if of > _MOST:
-        yield f"  … {of - _MOST} more; --json shows more"
+    if total > _MOST:
+        yield f"  … {total - _MOST} more; --json shows more"
 
 
 def _timeline(view: TransactionView) -> Iterator[str]:
@@ -138,4 +138,4 @@ def _timeline(view: TransactionView) -> Iterator[str]:
     times = [f"{event.at - begin:+.1f} s" for event in events]
     widest = max(map(len, times))
     rows = zip(times, events, strict=True)
-    yield from table([(at.rjust(widest), e.who, e.what) for at, e in rows], "  ")
+    yield from table([(time.rjust(widest), e.who, e.what) for time, e in rows], "  ")

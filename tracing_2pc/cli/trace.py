@@ -87,8 +87,8 @@ def _tree(rows: tuple[TraceRow, ...]) -> Iterator[str]:
     left = max(_NARROWEST, width - before)
 
     def line(row: tuple[str, ...], text: str) -> str:
-        at, lasted, *names = row
-        numbers = f"{at:>{widths[0]}}  {lasted:>{widths[1]}}  "
+        offset, lasted, *names = row
+        numbers = f"{offset:>{widths[0]}}  {lasted:>{widths[1]}}  "
         shown = [f"{n:<{w}}  " for n, w in zip(names, widths[2:], strict=True)]
         return (numbers + "".join(shown) + text).rstrip()
 

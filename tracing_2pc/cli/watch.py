@@ -48,8 +48,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             printed = time.monotonic()
         if tells and time.monotonic() - printed >= ALIVE:
             printed = time.monotonic()
-            at = format_iso(sweep.at)
-            alive = f"{at} watching: {headline(sweep.findings, sweep.at)}"
+            moment = format_iso(sweep.at)
+            alive = f"{moment} watching: {headline(sweep.findings, sweep.at)}"
             print(safe(alive, 2000), file=sys.stderr, flush=True)
 
     with open_configured_log(settings, may_be_down=True) as log:
@@ -99,8 +99,8 @@ def items(sweep: Sweep) -> Iterator[dict[str, Any]]:
 
 def line(item: Mapping[str, Any]) -> str:
     """Write a change for a person."""
-    at = datetime.datetime.fromtimestamp(item["at"], datetime.timezone.utc)
-    head = f"{at:%Y-%m-%dT%H:%M:%SZ} {item['event']:<10}"
+    moment = datetime.datetime.fromtimestamp(item["at"], datetime.timezone.utc)
+    head = f"{moment:%Y-%m-%dT%H:%M:%SZ} {item['event']:<10}"
     if "more" in item:
         return f"{head} and {item['more']} more"
     if item["event"] == "readable":

@@ -28,9 +28,9 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.operations.actions import ACTIONS
 from tracing_2pc.operations.actions.action import (
-    Act,
     Action,
     Given,
+    PreparedAction,
     Preview,
     Reason,
     fingerprint,
@@ -124,7 +124,7 @@ class ActionPages(Blueprint):
     def _confirmation(
         self,
         action: Action,
-        act: Act,
+        act: PreparedAction,
         preview: Preview,
         reason: str,
         wrong: str | None = None,
@@ -166,7 +166,7 @@ class ActionPages(Blueprint):
         return url_for("pages.board")
 
     @contextlib.contextmanager
-    def _prepared(self, slug: str) -> Iterator[tuple[Action, Act]]:
+    def _prepared(self, slug: str) -> Iterator[tuple[Action, PreparedAction]]:
         """Yield what a form asks for, which may wait for participants; or refuse it."""
         action, session = _action(slug), current_session()
         if session.caller.role is not action.role:

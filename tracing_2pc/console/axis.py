@@ -80,7 +80,9 @@ def ticks(span: float, most: int = 5) -> tuple[Tick, ...]:
     count = math.floor(span / step * (1 + 1e-9))
     places = (n * step for n in range(count + 1))
     return tuple(
-        Tick(at / span * 100, elapsed(at, step)) for at in places if at <= span * 0.93
+        Tick(place / span * 100, elapsed(place, step))
+        for place in places
+        if place <= span * 0.93
     )
 
 

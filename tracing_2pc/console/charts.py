@@ -80,8 +80,8 @@ def hour(
 def answers(times: Iterable[tuple[float, float]], now: float) -> Chart:
     """Draw how long answers took, by when they came."""
     by_minute: list[list[float]] = [[] for _ in range(MINUTES)]
-    for at, seconds in times:
-        ago = max(0, int(now // 60 - at // 60))
+    for moment, seconds in times:
+        ago = max(0, int(now // 60 - moment // 60))
         if ago < MINUTES:
             by_minute[-1 - ago].append(seconds)
     return _ages(by_minute, now)

@@ -116,9 +116,9 @@ class ConsoleState:
 
     def __init__(self, sources: ConsoleSources) -> None:
         self.sources = sources
-        by = sources.settings
+        settings = sources.settings
         # Older than any is while a browser asks: nobody has looked meanwhile.
-        self._stale = SURVEY_EVERY + by.pause + LOOKS * by.request_timeout
+        self._stale = SURVEY_EVERY + settings.pause + LOOKS * settings.request_timeout
         self._survey = MadeInBackground(self._survey_all, SURVEY_EVERY)
         self._logs = CachedByKey(self._read_log, LOG_EVERY)
         self.boards = CachedByKey(self._board, LOG_EVERY)
@@ -145,8 +145,8 @@ class ConsoleState:
     def _board(self, application: str | None) -> Board:
         log, survey = self._logs.get(application), self.survey()
         if survey is None:
-            by = self.sources
-            alone = survey_log(by.log, by.participants, by.clock)
+            sources = self.sources
+            alone = survey_log(sources.log, sources.participants, sources.clock)
             survey = self._judged(alone, None)
         return board(log, survey, application)
 
@@ -172,15 +172,21 @@ class ConsoleState:
         return list_refused(asked, request.transaction.application, key=request)
 
     def _survey_all(self) -> SurveySnapshot:
-        by = self.sources
-        survey = survey_all(by.log, by.participants, by.settings, by.clock, by.pause)
-        return self._judged(survey, by.clock.now())
+        sources = self.sources
+        survey = survey_all(
+            sources.log,
+            sources.participants,
+            sources.settings,
+            sources.clock,
+            sources.pause,
+        )
+        return self._judged(survey, sources.clock.now())
 
-    def _judged(self, evidence: Evidence, at: float | None) -> SurveySnapshot:
+    def _judged(self, evidence: Evidence, moment: float | None) -> SurveySnapshot:
         judged = frozenset(evidence.log.records if evidence.log else ())
         findings = find_all(evidence, self.sources.settings)
         awaited = find_all_awaited(evidence, self.sources.settings)
-        return SurveySnapshot(at, findings, judged, evidence, awaited)
+        return SurveySnapshot(moment, findings, judged, evidence, awaited)
 
     def _read_log(self, application: str | None) -> LogSnapshot:
         log, now = self.sources.log, self.sources.clock.now()
@@ -206,17 +212,19 @@ class ConsoleState:
         return hours, len(set(known) - set(shown))
 
     def _in_background(self, transaction: TransactionId) -> MadeInBackground[TraceView]:
-        by = self.sources
-        find = partial(find_trace, by.log, transaction, by.settings)
+        sources = self.sources
+        find = partial(find_trace, sources.log, transaction, sources.settings)
         return MadeInBackground(find, TRACE_EVERY)
 
     def _view(self, key: tuple[TransactionId, bool]) -> TransactionView:
         transaction, ask = key
-        by = self.sources
-        asked: Mapping[str, ReadableParticipant] = by.participants
+        sources = self.sources
+        asked: Mapping[str, ReadableParticipant] = sources.participants
         if not ask:
-            asked = {name: _NotAsked(name) for name in by.participants}
-        return view_transaction(by.log, asked, transaction, by.settings, by.clock)
+            asked = {name: _NotAsked(name) for name in sources.participants}
+        return view_transaction(
+            sources.log, asked, transaction, sources.settings, sources.clock
+        )
 
 
 @contextlib.contextmanager

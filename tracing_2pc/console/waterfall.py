@@ -115,7 +115,9 @@ def waterfall(view: TransactionView) -> Waterfall | None:
     groups, y = [], TOP
     for who, note, lanes in contents:
         places = range(y + HEAD, y + HEAD + LANE * len(lanes), LANE)
-        drawn = [_lane(*lane, at, axis) for lane, at in zip(lanes, places, strict=True)]
+        drawn = [
+            _lane(*lane, place, axis) for lane, place in zip(lanes, places, strict=True)
+        ]
         groups.append(Group(y, who, note, tuple(drawn)))
         y = places.stop
     tries = max((d.retries for d in view.deliveries if d.pending), default=0)
@@ -197,7 +199,7 @@ def _branch_lane(
     sealed = max(ends) if len(ends) == len(branches) else None
     # Sealed by hand, or by clocks that differ: there was no wait after that.
     sent = None if view.undelivered else view.decided
-    known = [at for at in (sent, sealed) if at is not None]
+    known = [moment for moment in (sent, sealed) if moment is not None]
     decided = max(prepared, min(known)) if known else None
     phases.append(Phase("waiting", prepared, decided))
     if decided is not None:

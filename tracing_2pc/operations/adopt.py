@@ -34,10 +34,10 @@ from tracing_2pc.protocol.fan_out import ask_at_once
 
 Participants = Mapping[str, RemoteParticipant]
 Attempts = Mapping[TransactionId, Mapping[str, Shown]]
-"""What each participant holds of each attempt at a batch."""
+"""Each participant's branches of each attempt at a batch."""
 
 _GAP: Final = 20
-"""So many attempts in a row that nobody knows: there are no more."""
+"""After so many unknown attempts in a row there are no more."""
 
 
 class Orphan(NamedTuple):
@@ -82,7 +82,7 @@ def examine(
     application: str,
     checkpoint: Checkpoint,
 ) -> Adoption:
-    """Ask log and participants what they know of a checkpoint's query; change nothing.
+    """Ask log and participants about a checkpoint's query; change nothing.
 
     Raises:
         ConfigurationError: the log knows the application or the query, no participant
@@ -214,7 +214,7 @@ def _doubts_of_passed(
     knowing: Sequence[str],
     orphans: Sequence[Orphan],
 ) -> list[str]:
-    """Return what is missing of the batches that Spark has passed."""
+    """Return doubts about the batches that Spark has passed."""
     doubts = [
         f"{orphan.transaction} is prepared at {orphan.participant}, and Spark has "
         "passed its batch: end it there first"
@@ -242,7 +242,7 @@ def adopt(
     who: str,
     rejects: str | None = None,
 ) -> None:
-    """Write into the log what was read, signed by a person.
+    """Write the facts read into the log, signed by a person.
 
     `rejects` is the participant that keeps rejected rows, if that is known.
 

@@ -58,7 +58,7 @@ tokens_file = "{tokens}"
 
 
 def init(config: Path, settings: Settings, tokens: Path | None = None) -> Iterator[str]:
-    """Write what is missing; yield a line about each thing, never a secret.
+    """Write missing files and tables; yield a line about each, never a secret.
 
     Tokens are written to `tokens`, else to the file that the settings name, as those of
     a service do; else only where a service is among the participants.

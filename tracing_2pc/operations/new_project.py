@@ -81,7 +81,7 @@ def _filled(file: str, name: str, kind: Kind) -> str:
 
 
 def _requirement(extras: str) -> str:
-    """Return what installs this version, from where it was installed here (PEP 610)."""
+    """Return the requirement of this version, by its origin here (PEP 610)."""
     installed = metadata.distribution("tracing-2pc")
     if (text := installed.read_text("direct_url.json")) is None:
         return f"tracing-2pc[{extras}]~={installed.version}"

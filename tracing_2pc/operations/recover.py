@@ -1,4 +1,4 @@
-"""`tracing-2pc recover`: finishes what the log has decided, without Spark."""
+"""`tracing-2pc recover`: finishes decided transactions, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracing_2pc.protocol.recovery import RecoveryResult
 from tracing_2pc.sinks.sending import send_waiting
 
 PATIENCE: Final = 60.0
-"""Seconds in which nothing is sent after which `recover` sends no more.
+"""Seconds without progress after which `recover` sends no more.
 
 A process that was killed keeps the lease for half of them.
 """
@@ -28,7 +28,7 @@ A process that was killed keeps the lease for half of them.
 def recover(
     log: OperatorLog, settings: Settings, application: str | None
 ) -> Iterator[RecoveryResult]:
-    """Finish what is decided, abort what ran out of time; yield one item each.
+    """Finish decided transactions, abort those out of time; yield one item each.
 
     Participants without an address in the settings keep their transactions
     unfinished; so do hand-written sinks, which only their own job can call.
@@ -40,10 +40,10 @@ def recover(
 
 
 def send_outboxes(settings: Settings, application: str | None) -> dict[str, int | str]:
-    """Send from here what waits in outboxes without a service.
+    """Send waiting requests of outboxes without a service from here.
 
-    It ends when nothing waits, or nothing has moved for a minute. Returns by
-    participant how many records are left, or why that is not known.
+    It ends when none waits, or none was sent for a minute. Return by participant the
+    number of records left, or the error if it is not known.
     """
     participants = open_participants(settings)
     if application is not None:
@@ -66,7 +66,7 @@ def raise_if_unknown(log: OperatorLog, application: str) -> None:
 
 
 def describe_unknown(application: str, known: Iterable[str]) -> str:
-    """Return that the log knows no such application, and which it knows."""
+    """Return the error for an application unknown to the log, with those it knows."""
     return (
         f"the log knows no application {application!r}; it knows: "
         f"{', '.join(known) or 'none'}"

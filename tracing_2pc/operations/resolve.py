@@ -1,4 +1,4 @@
-"""A person decides, signs for it, and cannot break what the log has decided."""
+"""A person decides, signs for it, and cannot break a decision of the log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GiveUp(NamedTuple):
 
 
 Resolution: TypeAlias = Decision | Outcome | GiveUp
-"""What a person can decide about a transaction in the log."""
+"""A person's possible decisions about a transaction in the log."""
 
 
 def check_reason(reason: str) -> str:
@@ -55,7 +55,7 @@ def check_reason(reason: str) -> str:
 
 
 def signature() -> str:
-    """Return which person runs this process, and where."""
+    """Return the person who runs this process, and the host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number without a name
@@ -92,8 +92,8 @@ def resolve(
     """
     reason, who = check_reason(reason), who or signature()
     record = check_resolution(log, transaction, wanted)
-    action, at = _action_of(wanted)
-    with operator_span(action, transaction, record.carrier, at):
+    action, participant = _action_of(wanted)
+    with operator_span(action, transaction, record.carrier, participant):
         if isinstance(wanted, GiveUp):
             log.give_up(transaction, wanted.participant, who=who, why=reason)
         elif not isinstance(wanted, Decision):
@@ -105,8 +105,8 @@ def resolve(
         elif record.finished is not None:
             log.leave(transaction, who=who, why=reason)
         else:
-            state, by = str(record.state), {"who": who, "why": reason}
-            log.sign("deliver", transaction, before=state, after=state, **by)
+            state, author = str(record.state), {"who": who, "why": reason}
+            log.sign("deliver", transaction, before=state, after=state, **author)
     if record.state is TransactionState.QUARANTINED:
         tracing = OpenTelemetryTracing()
         tracing.quarantined(record, action)
@@ -207,11 +207,11 @@ def resolve_orphan(
     carrier = check_orphan(log, participant, transaction, outcome, orphan_after)
     record = log.read(transaction)
     journal = record.journal_of(participant.name) if record else None
-    name, by = participant.name, {"who": who, "why": reason}
+    name, author = participant.name, {"who": who, "why": reason}
     before = f"prepared at {name}"
 
     def sign(after: str) -> None:
-        log.sign("resolve", transaction, before=before, after=after, **by)
+        log.sign("resolve", transaction, before=before, after=after, **author)
 
     with operator_span(str(outcome), transaction, carrier, name):
         sign(f"{name} is told to {outcome}")
@@ -225,7 +225,7 @@ def resolve_orphan(
 
 
 def outcome_word(outcome: Decision) -> str:
-    """Return what a decision makes of a transaction: committed or aborted."""
+    """Return the state of a transaction after a decision: committed or aborted."""
     return "committed" if outcome is Decision.COMMIT else "aborted"
 
 
@@ -244,7 +244,7 @@ def check_orphan(
     outcome: Decision,
     orphan_after: float,
 ) -> Carrier:
-    """Refuse what is no orphan, or not yet one; return its trace context.
+    """Refuse a transaction that is no orphan, or not yet; return its trace context.
 
     Raises:
         ConfigurationError: nothing of it is in doubt there.
@@ -287,7 +287,7 @@ def _in_doubt_there(
 def _objection_of_log(
     log: OperatorLog, transaction: TransactionId, outcome: Decision
 ) -> str | None:
-    """Return why the log forbids this: a record can finish it, may come, or differs."""
+    """Return the log's objection: a record can finish it, may come, or differs."""
     # Before the record is read: a driver may begin it between the two.
     may_come = may_be_begun(log, transaction)
     record = log.read(transaction)

@@ -37,7 +37,7 @@ OTHER: Final = "other"
 applications beyond the first `APPLICATIONS`."""
 
 APPLICATIONS: Final = 20
-"""Applications that a metric names at once: series of what is wrong are bounded."""
+"""Applications that a metric names at once: series of findings are bounded."""
 
 Sample: TypeAlias = tuple[float, dict[str, str]]
 Values: TypeAlias = tuple[str, ...]

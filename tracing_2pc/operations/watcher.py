@@ -43,21 +43,21 @@ from tracing_2pc.protocol.recovery import RecoveryResult
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing, snapshot
 
 SNAPSHOTS: Final = 100
-"""Spans of what is stuck that one sweep makes, the gravest first."""
+"""Spans of stuck transactions that one sweep makes, the gravest first."""
 
 HOUR: Final = 3600.0
 
 _NUMBER: Final = re.compile(r"\d+")
 
 _KEPT: Final = (Subject.DIAGNOSIS, Subject.TRANSACTION, Subject.JOB)
-"""What findings are about that stay while what they are about cannot be read."""
+"""Subjects of findings that stay while their source cannot be read."""
 
 RecoverApplication: TypeAlias = Callable[[str], Iterator[RecoveryResult]]
-"""Finishes what the log has decided of an application; see `Recovery.sweep`."""
+"""Finishes an application's decided transactions; see `Recovery.sweep`."""
 
 _Key: TypeAlias = tuple[TransactionId | Source, Kind]
 _Steps: TypeAlias = tuple[float | None, frozenset[str]]
-"""When it was decided, and which participants have acknowledged that."""
+"""The time of its decision, and the participants that have acknowledged it."""
 
 logger = logging.getLogger(__name__)
 
@@ -190,10 +190,10 @@ class Watcher:
         return self.last
 
     def _with_standstill(self, evidence: Evidence) -> Evidence:
-        """Add for how long each unfinished transaction was watched without a step.
+        """Add the time that each unfinished transaction was watched without a step.
 
-        By seconds that only grow: a clock that is set back makes everything younger
-        than it is, but a transaction is no younger than the time it was watched for.
+        By a monotonic clock: one that is set back makes all ages too small, but a
+        transaction is no younger than the time it was watched for.
         """
         if (log := evidence.log) is None:
             return evidence
@@ -279,7 +279,9 @@ class Watcher:
         first = self.settings.stuck_after
         next_due = {_key_of(d): next_after(d.age, first) for d in traced}
         current = set(map(_key_of, diagnoses))
-        self._due = {k: at for k, at in (self._due | next_due).items() if k in current}
+        self._due = {
+            k: age for k, age in (self._due | next_due).items() if k in current
+        }
 
     def _recover_all(self, recover: RecoverApplication) -> Iterator[RecoveryResult]:
         """Recover the applications whose lease we get, for `sweep` seconds at most.
@@ -315,7 +317,7 @@ class Watcher:
 
 
 def _key_of(finding: Finding) -> _Key:
-    """Return what makes two findings the same one."""
+    """Return the key by which two findings are the same one."""
     return finding.about, finding.kind
 
 
@@ -339,7 +341,7 @@ def _changed(
 
 
 def _essence(finding: Finding) -> tuple[str | None, ...]:
-    """Return what a person would act on, without the numbers that grow each round."""
+    """Return the facts that a person acts on, without numbers that grow each round."""
     words = [str(finding.severity), finding.verdict and str(finding.verdict)]
     cause = finding.why if finding.kind is kinds.UNREADABLE else ""
     texts = (_NUMBER.sub("", text) for text in (cause, finding.cure))
@@ -375,7 +377,7 @@ def _hides_jobs(evidence: Evidence) -> bool:
 
 
 def _is_hidden(finding: Finding, evidence: Evidence) -> bool:
-    """Whether what it is about cannot be read, so that it may still be so."""
+    """Whether its source cannot be read, so that it may still be so."""
     if (log := evidence.log) is None:
         return True
     if not isinstance(id_ := finding.about, TransactionId):
@@ -412,9 +414,9 @@ def _carriers_of(evidence: Evidence) -> dict[TransactionId, Carrier]:
 
 def next_after(age: float, first: float) -> float:
     """Return the age at which a snapshot is due next: doubling, an hour at most."""
-    at = first
-    while at <= age:
-        at += min(at, HOUR)
-        if at > HOUR * 24:
+    due_age = first
+    while due_age <= age:
+        due_age += min(due_age, HOUR)
+        if due_age > HOUR * 24:
             return age + HOUR
-    return at
+    return due_age

@@ -64,7 +64,7 @@ def open_participants(settings: Settings) -> Mapping[str, RemoteParticipant]:
 
 
 def participant_named(name: str, participants: Mapping[str, T]) -> T:
-    """Return what there is of the participant that a person means.
+    """Return the entry of the participant that a person means.
 
     Raises:
         ConfigurationError: the settings have no such participant.
@@ -79,7 +79,7 @@ def participant_named(name: str, participants: Mapping[str, T]) -> T:
 
 @contextlib.contextmanager
 def naming_whose_token(settings: Settings) -> Iterator[None]:
-    """Add to a refusal of the caller which token it used."""
+    """Add the token used to a refusal of the caller."""
     try:
         yield
     except ParticipantUnavailableError as error:
@@ -90,7 +90,7 @@ def naming_whose_token(settings: Settings) -> Iterator[None]:
 
 
 def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:
-    """Return what recovers by these settings, from the system's clock."""
+    """Return the recovery by these settings and the system's clock."""
     participants = {**recovering_sinks(log), **_traced_participants(settings)}
     retry, tracing = RetryPolicy(SystemClock()), OpenTelemetryTracing()
     delivery = Delivery(log, participants, tracing=tracing, retry=retry)
@@ -111,6 +111,6 @@ def _traced_participants(settings: Settings) -> Mapping[str, TracedParticipant]:
 
 
 def start_telemetry(service: str = "tracing-2pc") -> None:
-    """Trace and count what is done here, where the environment asks for it."""
+    """Trace and count work done here, where the environment asks for it."""
     lifecycle.start(service)
     instruments.start(service)

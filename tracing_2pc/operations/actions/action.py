@@ -1,9 +1,9 @@
 """The form of an action: declared once; terminal and browser only render it.
 
-An `Action` is what a person can do at all, with its arguments. An `Act` is that for the
-arguments which were given: it was looked up, can be shown, and can be done. Nothing
-here changes anything before `Act.run`, and its result is a sentence for a person and an
-object for a program.
+An `Action` declares a person's command and its arguments. A `PreparedAction` is that
+command with the arguments given: it was looked up, can be shown, and can be done.
+Nothing here changes anything before `PreparedAction.run`, and its result is a sentence
+for a person and an object for a program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tracing_2pc.inspection.actions import Advice
 from tracing_2pc.protocol.recovery import RecoveryResult
 
 Given: TypeAlias = Mapping[str, str]
-"""Arguments as they were typed, by name. What was not given is absent."""
+"""Arguments as they were typed, by name. Missing ones are absent."""
 
 
 class Reach(Protocol):
@@ -52,10 +52,10 @@ class Reach(Protocol):
         """Sends one decision once, now, to all that have not acknowledged it."""
 
     def asking(self, names: Iterable[str]) -> contextlib.AbstractContextManager[object]:
-        """Show, as long as that lasts, which participants are waited for."""
+        """Show the participants that are waited for, as long as that lasts."""
 
     def progress(self, text: str) -> None:
-        """Show how far long work is; the next text replaces it."""
+        """Show the progress of long work; the next text replaces it."""
 
 
 class Done(NamedTuple):
@@ -80,7 +80,7 @@ class Preview:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Act:
+class PreparedAction:
     """An action for the arguments that were given.
 
     `run` does it, signed with a name and a reason, and yields the results, part by
@@ -96,7 +96,7 @@ class Act:
     first: str = ""  # what to know before `--yes`; else its effect
 
 
-def fingerprint(act: Act, preview: Preview) -> str:
+def fingerprint(act: PreparedAction, preview: Preview) -> str:
     """Return a digest of the preview that a person has agreed to: to detect changes."""
     advice = preview.advice
     agreed = (sorted(act.given.items()), advice.effect, advice.safe, *advice.cost)
@@ -131,7 +131,7 @@ class Argument:
 
 
 class Consent(Word):
-    """How the terminal has a person agree. The browser always asks once more."""
+    """The consent that the terminal asks for. The browser always asks once more."""
 
     ASKED = "asked"  # by a question, or `--yes`
     NOT_ASKED = "not asked"  # it does only what processes do by themselves
@@ -160,7 +160,7 @@ class Action:
     # Looks it up and changes nothing. Raises what is wrong with the arguments, or
     # forbids it: `ValueError`, `ConfigurationError`, `ContractError`; else
     # `TwoPhaseError`.
-    prepare: Callable[[Reach, Given], Act]
+    prepare: Callable[[Reach, Given], PreparedAction]
     title: str = ""  # of its form in the browser; "": only pages about a thing have it
     place: str = ""  # `application` or `participant`: whose page leads to its form
     reason: Reason = Reason.NEEDED

@@ -16,12 +16,12 @@ from tracing_2pc.core.states import ParticipantState
 from tracing_2pc.inspection.actions import Advice
 from tracing_2pc.inspection.wording import format_count, join_names
 from tracing_2pc.operations.actions.action import (
-    Act,
     Action,
     Argument,
     Consent,
     Done,
     Given,
+    PreparedAction,
     Preview,
     Reach,
     of_application,
@@ -36,8 +36,8 @@ _NOT_WRITTEN: Final = (
 )
 
 
-def prepare(reach: Reach, given: Given) -> Act:
-    """Read the checkpoint, and ask log and participants what they know of its query."""
+def prepare(reach: Reach, given: Given) -> PreparedAction:
+    """Read the checkpoint, and ask log and participants about its query."""
     from tracing_2pc.inspection.checkpoint import read_checkpoint
     from tracing_2pc.operations.adopt import adopt, examine  # asks participants
 
@@ -74,7 +74,9 @@ def prepare(reach: Reach, given: Given) -> Act:
         gone="; ".join(follows) if adoption.undecidable else "",
         report=report,
     )
-    return Act(given, "Adopt", checkpoint.query, "the query's id", lambda: preview, run)
+    return PreparedAction(
+        given, "Adopt", checkpoint.query, "the query's id", lambda: preview, run
+    )
 
 
 def _report(adoption: Adoption, holdings: Iterable[str], *, written: bool) -> Done:
@@ -115,7 +117,7 @@ def _item(adoption: Adoption, *, written: bool) -> dict[str, Any]:
 
 
 def _holdings(adoption: Adoption, asked: Iterable[str]) -> Iterator[str]:
-    """Yield what Spark and each participant hold."""
+    """Yield the batches that Spark and each participant hold."""
     spark, application = adoption.checkpoint, adoption.application
     done = "begun and not committed: Spark runs it again"
     if not spark.in_flight:
@@ -171,11 +173,11 @@ def _conclusions(adoption: Adoption, to_be: str) -> Iterator[str]:
             yield f"{to_be}: it is committed nowhere; its replay is written as {next_}"
     for orphan in adoption.orphans:
         rows = format_count(orphan.rows, "row")
-        at = f"{orphan.transaction} is prepared at {orphan.participant}"
+        orphaned = f"{orphan.transaction} is prepared at {orphan.participant}"
         ends = "nobody here knows what was decided: look at its trace, or its rows"
         if orphan.command is not None:
             ends = f"`{orphan.command}`"
-        yield f"orphan: {at}, {rows}: {ends}"
+        yield f"orphan: {orphaned}, {rows}: {ends}"
 
 
 ADOPT: Final = Action(

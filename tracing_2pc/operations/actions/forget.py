@@ -14,11 +14,11 @@ from tracing_2pc.inspection.wording import (
     parse_time,
 )
 from tracing_2pc.operations.actions.action import (
-    Act,
     Action,
     Argument,
     Done,
     Given,
+    PreparedAction,
     Preview,
     Reach,
     Reason,
@@ -28,8 +28,8 @@ from tracing_2pc.operations.actions.action import (
 from tracing_2pc.protocol.delivery import SLICE
 
 
-def prepare(reach: Reach, given: Given) -> Act:
-    """Count what finished so long ago."""
+def prepare(reach: Reach, given: Given) -> PreparedAction:
+    """Count transactions that finished so long ago."""
     from tracing_2pc.operations.recover import raise_if_unknown  # opens stores
 
     application = check_application(given["application"])
@@ -58,7 +58,7 @@ def prepare(reach: Reach, given: Given) -> Act:
         gone="" if count else f"nothing of {application} finished before {moment}",
         report=_report(application, count, through, dry_run=True),
     )
-    return Act(
+    return PreparedAction(
         given, "Forget", str(count), "their number", lambda: preview, run, first=effect
     )
 
@@ -66,7 +66,7 @@ def prepare(reach: Reach, given: Given) -> Act:
 def _report(
     application: str, count: int, through: int | None, *, dry_run: bool
 ) -> Done:
-    """Return how many were forgotten, or would be."""
+    """Return the number of forgotten transactions, or of those that would be."""
     item = {"application": application, "forgotten": count, "dry_run": dry_run}
     word = "would be forgotten" if dry_run else "forgotten"
     line = f"{format_count(count, 'transaction')} of {application} {word}"

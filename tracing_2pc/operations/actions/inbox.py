@@ -15,11 +15,11 @@ from tracing_2pc.core.settings import seconds
 from tracing_2pc.inspection.actions import Advice
 from tracing_2pc.inspection.wording import format_count, format_duration
 from tracing_2pc.operations.actions.action import (
-    Act,
     Action,
     Argument,
     Done,
     Given,
+    PreparedAction,
     Preview,
     Reach,
     Reason,
@@ -61,8 +61,8 @@ def _open(reach: Reach, given: Given) -> contextlib.AbstractContextManager[Inbox
     return open_inbox(address, given.get("name", "events"))
 
 
-def retiring(reach: Reach, given: Given) -> Act:
-    """Look how far the reader is."""
+def retiring(reach: Reach, given: Given) -> PreparedAction:
+    """Look up the reader's position."""
     reader = given["reader"]
     with _open(reach, given) as inbox:
         known = {row.reader: row for row in inbox.readers()}
@@ -91,11 +91,13 @@ def retiring(reach: Reach, given: Given) -> Act:
         seen=(row.position,),  # one that moves is no dead one
     )
     first = f"{behind} that {reader} has not committed will not be kept for it"
-    return Act(given, "Retire", reader, "its name", lambda: preview, run, first=first)
+    return PreparedAction(
+        given, "Retire", reader, "its name", lambda: preview, run, first=first
+    )
 
 
-def keeping(reach: Reach, given: Given) -> Act:
-    """Look for how long is kept now: a time that is not given stays."""
+def keeping(reach: Reach, given: Given) -> PreparedAction:
+    """Look up the current times: one that is not given stays."""
     with _open(reach, given) as inbox:
         name, now = inbox.name, dict(zip(("keep", "ids"), inbox.times(), strict=True))
     new = {key: seconds(given[key]) if key in given else now[key] for key in now}
@@ -118,7 +120,7 @@ def keeping(reach: Reach, given: Given) -> Act:
         facts=tuple((f"Now, {key}", format_duration(now[key])) for key in now),
         seen=tuple(now.values()),
     )
-    return Act(given, "Keep so long", name, "its name", lambda: preview, run)
+    return PreparedAction(given, "Keep so long", name, "its name", lambda: preview, run)
 
 
 RETIRE: Final = Action(

@@ -29,12 +29,12 @@ from tracing_2pc.inspection.wording import (
     quote_answer,
 )
 from tracing_2pc.operations.actions.action import (
-    Act,
     Action,
     Argument,
     Done,
     Given,
     Offer,
+    PreparedAction,
     Preview,
     Reach,
     Reason,
@@ -46,7 +46,7 @@ _STATES: Final = {
     RequestState.SENT: "was sent again, and the partner has taken it",
     RequestState.DROPPED: "is dropped: it stays on record, and is not sent",
 }
-"""What has become of a request that a person has decided about."""
+"""The state of a request after a person's decision about it."""
 
 _OF_REQUEST: Final = {
     "again": "goes back into its queue with the same idempotency key, before what is "
@@ -54,7 +54,7 @@ _OF_REQUEST: Final = {
     "drop": "will never be sent; it stays on record at the participant, with your name "
     "and reason",
 }
-"""What each word of `tracing-2pc outbox` does to one request."""
+"""The effect of each word of `tracing-2pc outbox` on one request."""
 
 _OF_STOPPED: Final = {
     "send": "is published next, then what is after it; what is before it is in the "
@@ -62,14 +62,14 @@ _OF_STOPPED: Final = {
     "sent": "counts as published, as does all that is before it: what is not in the "
     "topic, readers never see",
 }
-"""What each word does to a whole transaction, where a relay has stopped."""
+"""The effect of each word on a whole transaction, where a relay has stopped."""
 
 _OF_REFUSED: Final = {
     "again": "is tried again now, and its application goes on once it is published",
     "drop": "is never published: readers never see it, and its records are deleted. "
     "Its application goes on. Your name and reason stay on record at the participant",
 }
-"""What each word does to a whole transaction that a broker refuses."""
+"""The effect of each word on a whole transaction that a broker refuses."""
 
 EFFECTS: Final[Mapping[RelayTrouble | None, Mapping[str, str]]] = {
     None: _OF_REQUEST,
@@ -82,7 +82,7 @@ _OF_WHOLE: Final = {
     "send": "is published next",
     "sent": "counts as published",
 }
-"""What has become of a whole transaction that a person has decided about."""
+"""The state of a whole transaction after a person's decision about it."""
 
 _TITLES: Final = {
     "again": "Send again",
@@ -95,7 +95,7 @@ _MOST_WAITING: Final = 100_000
 
 
 def offers(name: str, request: QuarantinedRequest) -> Iterator[Offer]:
-    """Yield what can be done about it there: nothing where it goes on by itself."""
+    """Yield the actions about it there: none where it goes on by itself."""
     for word in _effects(request):
         given = {"key": str(request.key), "participant": name}
         advice = _advise(word, name, request.key, request)
@@ -105,7 +105,7 @@ def offers(name: str, request: QuarantinedRequest) -> Iterator[Offer]:
 def _advise(
     word: str, name: str, key: RequestKey, request: QuarantinedRequest | None
 ) -> Advice:
-    """Return what a word does to a request, if it is for it.
+    """Return the effect of a word on a request, if it is for it.
 
     Raises:
         ConfigurationError: it is not.
@@ -134,7 +134,7 @@ def _describe(key: RequestKey, request: QuarantinedRequest | None) -> str:
     return f"transaction {key.transaction}" if _is_whole(request) else f"request {key}"
 
 
-def prepare(word: str, reach: Reach, given: Given) -> Act:
+def prepare(word: str, reach: Reach, given: Given) -> PreparedAction:
     """Look where the request is; of one that is nowhere, its outbox answers."""
     from tracing_2pc.operations.wiring import participant_named
 
@@ -156,7 +156,7 @@ def prepare(word: str, reach: Reach, given: Given) -> Act:
     )
     asked = {name: participants[name] for name in names}
     is_whole = _is_whole(request)
-    return Act(
+    return PreparedAction(
         given,
         _TITLES[word],
         str(key.batch if is_whole else key.row),
@@ -222,7 +222,7 @@ def _find_waiting(
 
 
 def _outbox_of(participant: RemoteParticipant) -> RemoteOutbox:
-    """Return a participant as what can be asked about its outbox."""
+    """Return a participant whose outbox can be asked about."""
     if not isinstance(participant, RemoteOutbox):
         raise ConfigurationError(
             f"participant {participant.name!r}: its transport reaches no outbox"
@@ -284,7 +284,7 @@ def describe_gone(name: str, key: RequestKey) -> str:
 
 
 def facts_of(name: str, request: QuarantinedRequest) -> Iterator[tuple[str, str]]:
-    """Yield what is known of a refused request: a term and a text each."""
+    """Yield the facts about a refused request: a term and a text each."""
     yield "Participant", name
     yield "Application", request.key.transaction.application
     yield "Batch", str(request.key.batch)
@@ -302,16 +302,16 @@ def facts_of(name: str, request: QuarantinedRequest) -> Iterator[tuple[str, str]
     yield "Body", cut + request.body
 
 
-def prepare_all(reach: Reach, given: Given) -> Act:
-    """List what is refused there now, the oldest `MOST` of it."""
+def prepare_all(reach: Reach, given: Given) -> PreparedAction:
+    """List the requests that are refused there now, the oldest `MOST` of them."""
     from tracing_2pc.inspection.participants import list_refused
     from tracing_2pc.operations.wiring import participant_named
 
     name, id_ = given["participant"], given.get("transaction")
     transaction = TransactionId.parse(id_) if id_ else None
-    at = {name: participant_named(name, reach.participants)}
-    with reach.asking(at):
-        refused = list_refused(at, _application(given), limit=MOST)
+    asked = {name: participant_named(name, reach.participants)}
+    with reach.asking(asked):
+        refused = list_refused(asked, _application(given), limit=MOST)
     if reason := refused.unreadable.get(name):
         raise ParticipantUnavailableError(reason, participant=name)
     listing = refused.listings.get(name)
@@ -327,7 +327,9 @@ def prepare_all(reach: Reach, given: Given) -> Act:
         done: list[dict[str, Any] | None] = []
         for request in requests:
             try:
-                part = _carry_out("again", request.key, at, request, reach, who, reason)
+                part = _carry_out(
+                    "again", request.key, asked, request, reach, who, reason
+                )
             except TwoPhaseError as error:
                 text = f"of {about} at {name}, {len(done)} wait to be sent again"
                 return [Done(f"{text}: {error}", {"requests": done}, well=False)]
@@ -340,8 +342,8 @@ def prepare_all(reach: Reach, given: Given) -> Act:
         "signed; what was sent meanwhile has overtaken it. It stops at the first that "
         "fails"
     )
-    of = f" of {transaction}" if transaction else ""
-    none = f"nothing{of} that can be sent again is refused at {name}"
+    scope = f" of {transaction}" if transaction else ""
+    none = f"nothing{scope} that can be sent again is refused at {name}"
     preview = Preview(
         Advice(AGAIN_ALL.command(given), safe=True, effect=effect),
         facts=(("Participant", name), ("Refused there", about)),
@@ -349,11 +351,13 @@ def prepare_all(reach: Reach, given: Given) -> Act:
         seen=tuple(map(dataclasses.astuple, requests)) if transaction else (),
         gone="" if requests else none,
     )
-    return Act(given, "Send all again", name, "its name", lambda: preview, run)
+    return PreparedAction(
+        given, "Send all again", name, "its name", lambda: preview, run
+    )
 
 
 def _application(given: Given) -> str | None:
-    """Return whose a request or a transaction is, or the one that was given."""
+    """Return the application of a request or a transaction, or the one given."""
     text = given.get("key") or given.get("transaction") or ""
     try:
         if text.count(".") == 2:
@@ -366,11 +370,11 @@ def _application(given: Given) -> str | None:
 def _action(
     word: str, about: str, key: Argument, reason: Reason, *examples: str
 ) -> Action:
-    at = Argument("participant", "only at this one", metavar="NAME")
+    participant = Argument("participant", "only at this one", metavar="NAME")
     return Action(
         f"outbox {word}",
         about,
-        (key, at),
+        (key, participant),
         functools.partial(prepare, word),
         reason=reason,
         application=_application,

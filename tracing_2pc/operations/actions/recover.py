@@ -1,4 +1,4 @@
-"""Finish what the log has decided, and abort what ran out of time, without Spark."""
+"""Finish decided transactions, and abort those out of time, without Spark."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 from tracing_2pc.inspection.actions import Advice
 from tracing_2pc.operations.actions.action import (
-    Act,
     Action,
     Consent,
     Done,
     Given,
+    PreparedAction,
     Preview,
     Reach,
     Reason,
@@ -21,22 +21,22 @@ from tracing_2pc.operations.actions.action import (
 from tracing_2pc.protocol.recovery import RecoveryResult
 
 
-def prepare(reach: Reach, given: Given) -> Act:
+def prepare(reach: Reach, given: Given) -> PreparedAction:
     """Check that the log knows the application, if one is named."""
     from tracing_2pc.operations.recover import raise_if_unknown  # opens stores
 
     application = given.get("application")
     if application is not None:
         raise_if_unknown(reach.log, application)
-    of = f" of {application}" if application else ""
+    scope = f" of {application}" if application else ""
     effect = (
-        f"delivers each decision{of} that is not acknowledged by all, aborts attempts "
-        f"without a decision that ran out of time, and sends what waits in outboxes "
-        "without a service. It may take minutes"
+        f"delivers each decision{scope} that is not acknowledged by all, aborts "
+        "attempts without a decision that ran out of time, and sends what waits in "
+        "outboxes without a service. It may take minutes"
     )
     preview = Preview(Advice(RECOVER.command(given), safe=True, effect=effect))
     about = application or "all applications"
-    return Act(
+    return PreparedAction(
         given,
         "Finish what is decided",
         about,
@@ -47,7 +47,7 @@ def prepare(reach: Reach, given: Given) -> Act:
 
 
 def _run(reach: Reach, application: str | None) -> Iterator[Done]:
-    """Yield what came of each transaction, then of each outbox, then the counts."""
+    """Yield the result of each transaction, then of each outbox, then the counts."""
     from tracing_2pc.operations.recover import recover, send_outboxes
 
     results: list[RecoveryResult] = []

@@ -15,12 +15,12 @@ from tracing_2pc.inspection.actions import CONCLUDE, GIVE_UP, Advice
 from tracing_2pc.inspection.wording import join_names
 from tracing_2pc.operations.actions.action import (
     FLAG,
-    Act,
     Action,
     Argument,
     Done,
     Given,
     Offer,
+    PreparedAction,
     Preview,
     Reach,
 )
@@ -37,7 +37,7 @@ _MEANING: Final = {
 
 
 def offers(view: TransactionView) -> Iterator[Offer]:
-    """Yield what can be done about a transaction from here, safe things first."""
+    """Yield possible actions about a transaction from here, safe ones first."""
     for advised in view.actions:
         for words, advice in _advised(advised):
             given = {"transaction": str(view.transaction), **words}
@@ -48,7 +48,7 @@ def offers(view: TransactionView) -> Iterator[Offer]:
 
 
 def _advised(advice: Advice) -> Iterator[tuple[dict[str, str], Advice]]:
-    """Yield what `resolve` is given for it; nothing for another command."""
+    """Yield the arguments of `resolve` for it; none for another command."""
     if advice.wanted == CONCLUDE:
         for word, meaning in _MEANING.items():
             effect = f"{advice.effect}; {meaning}"
@@ -56,8 +56,8 @@ def _advised(advice: Advice) -> Iterator[tuple[dict[str, str], Advice]]:
     elif advice.wanted == GIVE_UP and advice.at:
         yield {"give-up": advice.at}, advice
     elif advice.wanted:
-        at = {"at": advice.at} if advice.at else {}
-        yield {**at, advice.wanted: "yes"}, advice
+        place = {"at": advice.at} if advice.at else {}
+        yield {**place, advice.wanted: "yes"}, advice
 
 
 def _title(given: Given, known: TransactionView | TransactionRecord | None) -> str:
@@ -73,7 +73,7 @@ def _title(given: Given, known: TransactionView | TransactionRecord | None) -> s
     return f"Deliver {word} again" if known and known.decision else "Abort it"
 
 
-def prepare(reach: Reach, given: Given) -> Act:
+def prepare(reach: Reach, given: Given) -> PreparedAction:
     """Check that the log allows it, and the participant that it is about."""
     # These open stores.
     from tracing_2pc.inspection.summary import summarize
@@ -82,15 +82,15 @@ def prepare(reach: Reach, given: Given) -> Act:
     from tracing_2pc.operations.wiring import participant_named
 
     transaction, wanted = TransactionId.parse(given["transaction"]), _wanted(given)
-    record, at = None, given.get("at")
+    record, name = None, given.get("at")
     run: Callable[[str, str], list[Done]]
-    if at is None:
+    if name is None:
         record = check_resolution(reach.log, transaction, wanted)
         run = functools.partial(_resolve_in_log, reach, transaction, wanted)
     elif isinstance(wanted, Decision):
         its = addresses_of(reach.participants, transaction.application)
-        participant, wait = participant_named(at, its), reach.settings.orphan_after
-        with reach.asking([at]):
+        participant, wait = participant_named(name, its), reach.settings.orphan_after
+        with reach.asking([name]):
             check_orphan(reach.log, participant, transaction, wanted, wait)
         run = functools.partial(_resolve_at, reach, participant, transaction, wanted)
     else:
@@ -110,7 +110,7 @@ def prepare(reach: Reach, given: Given) -> Act:
         advised = (offer.advice for offer in offers(view) if offer.given == given)
         return Preview(next(advised, other), tuple(facts))
 
-    return Act(
+    return PreparedAction(
         given,
         _title(given, record),
         str(transaction.batch),
@@ -178,10 +178,10 @@ def _resolve_at(
     from tracing_2pc.operations.resolve import outcome_word, resolve_orphan
     from tracing_2pc.operations.wiring import naming_whose_token
 
-    by, wait = {"reason": reason, "who": who}, reach.settings.orphan_after
+    signature, wait = {"reason": reason, "who": who}, reach.settings.orphan_after
     with naming_whose_token(reach.settings):
         resolve_orphan(
-            reach.log, participant, transaction, outcome, **by, orphan_after=wait
+            reach.log, participant, transaction, outcome, **signature, orphan_after=wait
         )
     name, state = participant.name, outcome_word(outcome)
     item = {"transaction_id": str(transaction), "participant": name, "state": state}

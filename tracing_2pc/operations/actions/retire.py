@@ -9,10 +9,10 @@ from tracing_2pc.core.model import check_application
 from tracing_2pc.inspection.actions import Advice
 from tracing_2pc.inspection.jobs import JobState, jobs_of
 from tracing_2pc.operations.actions.action import (
-    Act,
     Action,
     Done,
     Given,
+    PreparedAction,
     Preview,
     Reach,
     application_given,
@@ -20,8 +20,8 @@ from tracing_2pc.operations.actions.action import (
 )
 
 
-def prepare(reach: Reach, given: Given) -> Act:
-    """Look how its job is."""
+def prepare(reach: Reach, given: Given) -> PreparedAction:
+    """Look up the state of its job."""
     from tracing_2pc.operations.recover import raise_if_unknown  # opens stores
 
     application, now = check_application(given["application"]), reach.clock.now()
@@ -49,7 +49,9 @@ def prepare(reach: Reach, given: Given) -> Act:
         facts=(("Its job", job.describe(now) if job else "none has reported"),),
         gone=f"no job of {application} is missed" if stopped else "",
     )
-    return Act(given, "Retire", application, "its name", lambda: preview, run)
+    return PreparedAction(
+        given, "Retire", application, "its name", lambda: preview, run
+    )
 
 
 RETIRE: Final = Action(
