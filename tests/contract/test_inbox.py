@@ -639,7 +639,7 @@ def test_a_thread_that_is_ended_leads_nobody_to_wait(inbox):
         inbox._tables.lock_head(connection)
         first = threading.Thread(target=lambda: inbox.store("shop", [event("a")]))
         first.start()
-        until(lambda: flush._is_led and not flush._waiting)
+        until(lambda: flush._has_leader and not flush._waiting)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(shared_flush, "threading", ending)
             with pytest.raises(SystemExit):

@@ -127,21 +127,21 @@ class ActiveMQIntake:
                 connection.rest(_SUBSCRIPTION, _LOOK)
 
     def _take(self, connection: Connection, some: Sequence[Delivery]) -> None:
-        events, of = [], []
+        events, deliveries = [], []
         for delivery in some:
             try:
                 events.append(self._event(delivery))
-                of.append(delivery)
+                deliveries.append(delivery)
             except MalformedError as error:
                 self._refuse(connection, delivery, error)
         if events:
-            self._store(connection, events, of)
+            self._store(connection, events, deliveries)
 
     def _store(
         self,
         connection: Connection,
         events: Sequence[NewEvent],
-        of: Sequence[Delivery],
+        deliveries: Sequence[Delivery],
     ) -> None:
         """Store events, and acknowledge them; again, until it is known that they are.
 
@@ -156,16 +156,16 @@ class ActiveMQIntake:
                 if error.refusal is Refusal.NOT_NOW:
                     self._pause(error)
                 elif len(events) == 1:
-                    return self._refuse(connection, of[0], error)
+                    return self._refuse(connection, deliveries[0], error)
                 else:  # one of them, or two, are in nobody's way
-                    for event, delivery in zip(events, of, strict=True):
+                    for event, delivery in zip(events, deliveries, strict=True):
                         self._store(connection, [event], [delivery])
                     return None
             except TwoPhaseError as error:
                 self._pause(error)
             else:
                 self._say(logging.INFO, "is taken from")
-                for delivery in of:
+                for delivery in deliveries:
                     connection.acknowledge(delivery)
                 return None
         return None

@@ -93,10 +93,10 @@ class Inbox:
         try:
             self.name = check_name(name, "inbox")
             asked = {"keep": keep, "ids": ids}.items()
-            self._asked = {name: seconds(t) for name, t in asked if t is not None}
+            self._times = {name: seconds(t) for name, t in asked if t is not None}
         except ValueError as error:
             raise ConfigurationError(f"inbox: {error}") from None
-        _check_times(**{"keep": KEEP, "ids": IDS, **self._asked})
+        _check_times(**{"keep": KEEP, "ids": IDS, **self._times})
         self._must_exist = must_exist
         self._tables = InboxTables(name)
         self._database = _open(url)
@@ -129,8 +129,8 @@ class Inbox:
             self._find()
             return
         with self._database.setup() as connection:
-            head = self._tables.make(connection, self._asked)
-        if any(getattr(head, name) > time for name, time in self._asked.items()):
+            head = self._tables.make(connection, self._times)
+        if any(getattr(head, name) > time for name, time in self._times.items()):
             logger.warning(
                 "inbox %s keeps events for %.0f s and ids for %.0f s: longer than this "
                 "process asks for. `tracing-2pc inbox keep` shortens it, for all",
@@ -427,10 +427,10 @@ class Inbox:
                     f"inbox {self.name} at {self.address}: reader {reader} was "
                     "retired: begin again with another name and a new checkpoint"
                 )
-            by = self._tables.note_passed(connection, now)
+            passed = self._tables.note_passed(connection, now)
         try:
             for _ in range(_MOST_PORTIONS):
-                if by is None or not self._trim(by):
+                if passed is None or not self._trim(passed):
                     break
         except sa.exc.OperationalError as error:
             # The next one trims what is left.
@@ -449,7 +449,7 @@ class Inbox:
         with self._database.write() as connection:
             return self._tables.delete_reader(connection, reader)
 
-    def _trim(self, by: float) -> bool:
+    def _trim(self, passed_at: float) -> bool:
         """Delete a portion of expired rows; return whether there may be more.
 
         Only readers' clocks count. The id of the last deleted event stays: it
@@ -459,11 +459,11 @@ class Inbox:
         with self._database.relaxed() as connection:
             tables.lock_head(connection)  # a reader may come, or go back
             head, events = tables.head_of(connection), 0
-            through = tables.passed_at(connection, by - head.keep)
+            through = tables.passed_at(connection, passed_at - head.keep)
             if through > head.trimmed:
                 events = tables.trim(connection, through)
-                tables.forget_marks(connection, by - head.ids)
-            passed = tables.passed_at(connection, by - head.ids)
+                tables.forget_marks(connection, passed_at - head.ids)
+            passed = tables.passed_at(connection, passed_at - head.ids)
             ids = tables.forget_ids(connection, min(passed, head.trimmed - 1))
         return max(events, ids) >= PORTION
 
@@ -488,5 +488,7 @@ def _check_times(keep: float, ids: float) -> None:
 
 
 def _open(url: str) -> Database:
-    at = database_url(url, "inbox")
-    return open_database(at, "inbox", lock_wait=LOCK_WAIT, pool_size=4, max_overflow=12)
+    address = database_url(url, "inbox")
+    return open_database(
+        address, "inbox", lock_wait=LOCK_WAIT, pool_size=4, max_overflow=12
+    )

@@ -55,7 +55,7 @@ class SharedFlush(Generic[Item, Result]):
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[_Waiting[Item, Result]] = []
-        self._is_led = False
+        self._has_leader = False
         self._was_shared = False
 
     def add(self, items: Sequence[Item]) -> Result:
@@ -69,8 +69,8 @@ class SharedFlush(Generic[Item, Result]):
             if len(self._waiting) >= self._most:
                 raise FullError
             self._waiting.append(mine)
-            mine.leads = not self._is_led
-            self._is_led = True
+            mine.leads = not self._has_leader
+            self._has_leader = True
         try:
             if not mine.leads:
                 mine.woken.wait()
@@ -141,7 +141,7 @@ class SharedFlush(Generic[Item, Result]):
     def _hand_on(self) -> None:
         with self._lock:
             if not self._waiting:
-                self._is_led = False
+                self._has_leader = False
                 return
             next_one = self._waiting[0]
             next_one.leads = True

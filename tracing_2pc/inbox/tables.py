@@ -93,9 +93,9 @@ class InboxTables(Schema):
             sa.Column("position", sa.BigInteger, nullable=False),
         )
 
-        of = self.head.join(self.identity, sa.true())
+        joined = self.head.join(self.identity, sa.true())
         inbox = self.identity.c.id.label("inbox")
-        self._head = sa.select(*settled(self.head), inbox).select_from(of)
+        self._head = sa.select(*settled(self.head), inbox).select_from(joined)
         self._lock = sa.select(self.head.c.position).with_for_update()
         c, ids = self.key.c, sa.bindparam("ids", type_=sa.Text)
         listed = sa.select(sa.func.json_array_elements_text(_as_json(ids)))
@@ -190,8 +190,8 @@ class InboxTables(Schema):
         asked = self._known[connection.dialect.name]
         rows = connection.execute(asked, values).all()
         stored = {
-            (producer, id_): (digest, at)
-            for _, id_, digest, at in rows
+            (producer, id_): (digest, time)
+            for _, id_, digest, time in rows
             if id_ is not None
         }
         return rows[0][0], stored
@@ -217,12 +217,12 @@ class InboxTables(Schema):
         return int(connection.execute(self._moved, {"count": count}).scalar_one())
 
     def _add_one_by_one(
-        self, connection: Connection, at: float, events: Sequence[Placed]
+        self, connection: Connection, time: float, events: Sequence[Placed]
     ) -> int:
         before = self._move(connection, len(events))
         keys, kept = [], []
         for place, producer, event in events:
-            named = {"producer": producer, "id": event.id, "at": at}
+            named = {"producer": producer, "id": event.id, "at": time}
             named["position"] = before + place
             keys.append({**named, "digest": event.digest})
             kept.append({**named, "body": event.body, "carrier": _json(event.carrier)})
@@ -231,7 +231,7 @@ class InboxTables(Schema):
         return before
 
     def _copy(
-        self, connection: Connection, at: float, before: int, events: Sequence[Placed]
+        self, connection: Connection, time: float, before: int, events: Sequence[Placed]
     ) -> None:
         """Add many in COPY's own form, which the server reads in half of the time."""
         keys, kept, carriers = [], [], dict[int, str]()
@@ -240,9 +240,9 @@ class InboxTables(Schema):
             if which not in carriers:
                 carriers[which] = _escaped(_json(event.carrier))
             name, position = f"{producer}\t{_escaped(event.id)}", before + place
-            keys.append(f"{name}\t{event.digest}\t{position}\t{at!r}\n")
+            keys.append(f"{name}\t{event.digest}\t{position}\t{time!r}\n")
             body = _escaped(event.body)
-            kept.append(f"{position}\t{name}\t{body}\t{at!r}\t{carriers[which]}\n")
+            kept.append(f"{position}\t{name}\t{body}\t{time!r}\t{carriers[which]}\n")
         cursor, names = connection.connection.cursor(), connection.dialect
         with driver_errors(connection):
             for table, lines in ((self.key, keys), (self.event, kept)):

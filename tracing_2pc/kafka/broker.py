@@ -419,8 +419,8 @@ class Broker:
         """Return the offset after each one's last record, as `end`; infinite: gone."""
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
         return {
-            (at.topic, at.partition): self._end_or_gone(future)
-            for at, future in self._list_offsets(asked, isolation).items()
+            (place.topic, place.partition): self._end_or_gone(future)
+            for place, future in self._list_offsets(asked, isolation).items()
         }
 
     def _end_or_gone(self, future: Any) -> float:
@@ -461,11 +461,11 @@ class Broker:
         for _, partition in self.places(topic):
             end = self.end(topic, partition, IsolationLevel.READ_COMMITTED)
             for message in self._read(topic, partition, max(0, end - 100), end):
-                _, at = message.timestamp()
+                _, timestamp = message.timestamp()
                 for header, text in message.headers() or ():
                     if header == name:
                         value = text.decode(errors="replace")
-                        latest[value] = max(at, latest.get(value, at))
+                        latest[value] = max(timestamp, latest.get(value, timestamp))
         return sorted(latest, key=latest.__getitem__)[-20:]
 
     def _read(self, topic: str, partition: int, first: int, end: int) -> list[Any]:

@@ -386,7 +386,11 @@ class KafkaRelay:
             return []
         offsets = self._connected().ends(self._firsts, IsolationLevel.READ_COMMITTED)
         # Where readers are held back before it, somebody else's is open, too.
-        return [at for at, end in offsets.items() if end in (self._firsts[at], *ends)]
+        return [
+            place
+            for place, end in offsets.items()
+            if end in (self._firsts[place], *ends)
+        ]
 
     def _raise_open(self, places: Sequence[Place]) -> None:
         named = ", ".join(f"{topic}/{partition}" for topic, partition in places[:5])

@@ -231,9 +231,9 @@ class Publications:
     def _first(self, connection: Connection, application: str) -> Sequence[Any]:
         """Return the branches of an application's first transaction to publish."""
         q = self._branch.c
-        of = (q.application == application, q.published == 0)
-        first = sa.select(sa.func.min(q.batch)).where(*of).scalar_subquery()
-        branches = sa.select(self._branch).where(*of, q.batch == first)
+        conditions = (q.application == application, q.published == 0)
+        first = sa.select(sa.func.min(q.batch)).where(*conditions).scalar_subquery()
+        branches = sa.select(self._branch).where(*conditions, q.batch == first)
         order = branches.order_by(q.partition, q.task_attempt)
         return connection.execute(order).all()
 
@@ -360,8 +360,8 @@ class Publications:
         """Return where that was published: its messages are here still."""
         topics: set[str] = set()
         with self._database.read() as connection:
-            of = sa.select(self._branch.c.tag).where(self._branch.c.published > 0)
-            tags = connection.execute(of).scalars().all()
+            query = sa.select(self._branch.c.tag).where(self._branch.c.published > 0)
+            tags = connection.execute(query).scalars().all()
         for tag in tags:
             for _, block in self._blocks(tag):
                 topics.update(topic for topic, *_ in read_block(block))
@@ -412,8 +412,8 @@ class Publications:
         ordered = []
         while left:
             name = min(left, key=lambda name: (name in refused, left[name][0][3]))
-            *batch, at = left[name].pop(0)
-            ordered.append(Waiting(TransactionId(*batch), at))
+            *batch, since = left[name].pop(0)
+            ordered.append(Waiting(TransactionId(*batch), since))
             left = {name: rows for name, rows in left.items() if rows}
         return ordered
 
@@ -437,8 +437,13 @@ class Publications:
     ) -> None:
         q, key = self._branch.c, str(key_of(transaction))
         self.quarantine.clear(connection, key, REFUSED)
-        of = (q.application == transaction.application, q.batch == transaction.batch)
-        connection.execute(self._branch.update().where(*of).values(published=number))
+        conditions = (
+            q.application == transaction.application,
+            q.batch == transaction.batch,
+        )
+        connection.execute(
+            self._branch.update().where(*conditions).values(published=number)
+        )
 
     # --- rows ------------------------------------------------------------------------
 

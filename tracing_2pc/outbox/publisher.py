@@ -94,7 +94,7 @@ class Publisher(Turns):
         self._blind = 0  # so many times in a row
         self._is_expecting = False  # what an earlier process has published
         self._unreadable = 0
-        self._looked, self._asked = 0.0, -float("inf")
+        self._looked_at, self._checked_at = 0.0, -float("inf")
         self._seen = 0
         self._is_hidden = False
         self._let_go()
@@ -115,8 +115,8 @@ class Publisher(Turns):
         )
 
     def _take_turn(self) -> float:
-        if time.monotonic() - self._asked > LONGEST_PAUSE:
-            self._asked = time.monotonic()
+        if time.monotonic() - self._checked_at > LONGEST_PAUSE:
+            self._checked_at = time.monotonic()
             self._ask_what_fits()
             self._keep_lease()
         if self._sessions_lost != (lost := self._queue.database.sessions_lost):
@@ -134,8 +134,8 @@ class Publisher(Turns):
             if publication is not None and not self._publish(publication):
                 return self._step_back(0.0)
         pause = LOOK if is_waiting else IDLE_LOOK
-        if (is_waiting and publication is None) or now - self._looked > pause:
-            self._looked = now
+        if (is_waiting and publication is None) or now - self._looked_at > pause:
+            self._looked_at = now
             self._look_at_readers()
         has_deleted = is_waiting and self._publications.delete_published()
         if self._is_reported and not self._is_silent:

@@ -114,8 +114,8 @@ class Quarantine:
 
     def count(self, connection: Connection, trouble: RelayTrouble) -> int:
         """Count what waits for this reason."""
-        of = self.table.c.trouble == str(trouble)
-        counted = sa.select(sa.func.count()).select_from(self.table).where(of)
+        condition = self.table.c.trouble == str(trouble)
+        counted = sa.select(sa.func.count()).select_from(self.table).where(condition)
         return int(connection.execute(counted).scalar_one())
 
     def page(
@@ -126,16 +126,16 @@ class Quarantine:
         about: tuple[Any, ...] = (sa.null(), sa.null(), sa.null())
         table: Any = q
         if query.state is RequestState.DROPPED:
-            table, at, answer = h, h.at, h.answer
+            table, time, answer = h, h.at, h.answer
             about = (h.at, h.who, h.reason)
-            of = [h.action == DROP]
+            conditions = [h.action == DROP]
         else:
-            at, answer = q.since, q.answer
-            of = [q.trouble == str(RelayTrouble.REFUSED)]
+            time, answer = q.since, q.answer
+            conditions = [q.trouble == str(RelayTrouble.REFUSED)]
         if query.application is not None:
-            of.append(table.key.like(f"{query.application}.%"))
+            conditions.append(table.key.like(f"{query.application}.%"))
         if query.key is not None:
-            of.append(table.key == str(query.key))
+            conditions.append(table.key == str(query.key))
         other = self.by_hand.alias()
         times = sa.select(sa.func.count()).where(
             other.c.action == AGAIN, other.c.key == table.key
@@ -153,8 +153,8 @@ class Quarantine:
                 sa.null(),  # no trouble: that is a relay's
                 answer,
             )
-            .where(*of, sa.tuple_(at, table.key) > query.after)
-            .order_by(at, table.key)
+            .where(*conditions, sa.tuple_(time, table.key) > query.after)
+            .order_by(time, table.key)
             .limit(query.limit)
         )
         return [
@@ -165,10 +165,13 @@ class Quarantine:
     def take(self, connection: Connection, key: RequestKey) -> Any:
         """Take out what was refused; None if it is not there."""
         table = self.table
-        of = (table.c.key == str(key), table.c.trouble == str(RelayTrouble.REFUSED))
-        row = connection.execute(sa.select(table).where(*of)).one_or_none()
+        conditions = (
+            table.c.key == str(key),
+            table.c.trouble == str(RelayTrouble.REFUSED),
+        )
+        row = connection.execute(sa.select(table).where(*conditions)).one_or_none()
         if row is not None:
-            connection.execute(table.delete().where(*of))
+            connection.execute(table.delete().where(*conditions))
         return row
 
     def last(self, connection: Connection, key: RequestKey) -> Any:

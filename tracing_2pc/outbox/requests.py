@@ -114,23 +114,23 @@ class Requests:
         """Return its first requests, or the first after one; none if all are sent."""
         q = self._branch.c
         place = (q.batch, q.partition, q.task_attempt)
-        of = [q.application == application]
+        conditions = [q.application == application]
         if after is not None:
             task = after.branch
             first = (after.transaction.batch, task.partition, task.task_attempt)
-            of.append(sa.tuple_(*place) >= first)
+            conditions.append(sa.tuple_(*place) >= first)
         # What was put back comes before the rest of its branch.
         order = (*place, sa.case((q.tag < 0, 0), else_=1), q.next_row)
         statement = sa.select(self._branch).order_by(*order).limit(1)
         while True:
             with self._database.read() as connection:
-                branch = connection.execute(statement.where(*of)).one_or_none()
+                branch = connection.execute(statement.where(*conditions)).one_or_none()
                 if branch is None:
                     return []
                 if requests := self._requests(connection, branch, after):
                     return requests
             if after is not None and branch.tag == after.tag:
-                of.append(q.tag != branch.tag)
+                conditions.append(q.tag != branch.tag)
             else:
                 self._end(branch.tag)
 
@@ -165,8 +165,8 @@ class Requests:
         """Delete a branch and its requests, where the conditions hold."""
         ended = self._branch.delete().where(self._branch.c.tag == tag, *only_if)
         if connection.execute(ended).rowcount:
-            of = self._row.c.tpc_tag == tag
-            connection.execute(self._row.delete().where(of))
+            condition = self._row.c.tpc_tag == tag
+            connection.execute(self._row.delete().where(condition))
 
     def confirmed(
         self,
@@ -180,13 +180,13 @@ class Requests:
         `after_refusals`: some may have been counted since the last one was taken.
         """
         application = requests[0].transaction.application
-        of = self.refusals.c.application == application
+        condition = self.refusals.c.application == application
         with self._database.relaxed(lock=LOCK) as connection:
             if not (in_turn and self._advance(connection, requests)):
                 for request in requests:
                     self._remove(connection, request)
             if after_refusals:
-                connection.execute(self.refusals.delete().where(of))
+                connection.execute(self.refusals.delete().where(condition))
 
     def _advance(self, connection: Connection, requests: Sequence[Request]) -> bool:
         """Put the cursor behind requests; delete what is behind that, now and then.
@@ -202,8 +202,8 @@ class Requests:
             r.tpc_row.between(q.next_row, last.row),
             r.tpc_row.not_in(taken),
         )
-        of = (*self._this(last), q.next_row <= first, ~others)
-        moved = self._branch.update().where(*of).values(next_row=last.row + 1)
+        conditions = (*self._this(last), q.next_row <= first, ~others)
+        moved = self._branch.update().where(*conditions).values(next_row=last.row + 1)
         rows = connection.execute(moved.returning(q.rows)).scalar()
         if rows is None:
             return False
@@ -217,8 +217,8 @@ class Requests:
     def _this(self, request: Request) -> tuple[Any, ...]:
         # Its tag was of no other branch, ever; this would show if it was.
         q, transaction = self._branch.c, request.transaction
-        of = self.queue.of(transaction, request.branch)
-        return (*of, q.attempt == transaction.attempt, q.tag == request.tag)
+        conditions = self.queue.of(transaction, request.branch)
+        return (*conditions, q.attempt == transaction.attempt, q.tag == request.tag)
 
     def _remove(self, connection: Connection, request: Request) -> bool:
         """Take out a request, wherever the cursor is; False if it was settled."""
@@ -248,10 +248,10 @@ class Requests:
 
     def note_answer(self, application: str, answer: str) -> None:
         """Note why the partner takes nothing now, until it takes a request again."""
-        of = self.refusals.c.application == application
+        condition = self.refusals.c.application == application
         with self._database.relaxed(lock=LOCK) as connection:
             answer = storable(connection, answer[:LONGEST_ANSWER])
-            noted = self.refusals.update().where(of).values(answer=answer)
+            noted = self.refusals.update().where(condition).values(answer=answer)
             if not connection.execute(noted).rowcount:
                 first = {"application": application, "in_a_row": 0, "answer": answer}
                 connection.execute(self.refusals.insert().values(first))
