@@ -132,9 +132,9 @@ def check_run(
     """
     named = list(journals)
 
-    def read_all(of: Log) -> list[Journal]:
+    def read_all(log: Log) -> list[Journal]:
         return [
-            journal for name, url in named for journal in read_journals(url, name, of)
+            journal for name, url in named for journal in read_journals(url, name, log)
         ]
 
     # What is decided is in the log before it is in a journal, and what is acknowledged
@@ -505,11 +505,11 @@ def examine_spans(
         # What a request to a participant is, in any transport.
         kind = attributes.get("tpc.request") if span["kind"] == "CLIENT" else name
         kinds[id_, span["instance"]][str(kind)].append(span)
-    for (id_, _), of in kinds.items():
+    for (id_, _), spans_of_kind in kinds.items():
         for first, then, rule in _ORDER:
-            if of[first] and of[then]:
-                ends = min(span["end"] for span in of[first])
-                if min(span["start"] for span in of[then]) < ends:
+            if spans_of_kind[first] and spans_of_kind[then]:
+                ends = min(span["end"] for span in spans_of_kind[first])
+                if min(span["start"] for span in spans_of_kind[then]) < ends:
                     violation = f"a span {then} began before {first} had ended"
                     yield Contradiction(id_, "", violation, rule)
     for id_, decisions in decided.items():

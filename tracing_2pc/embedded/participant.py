@@ -259,8 +259,8 @@ class EmbeddedParticipant:
             query = Query(application, after, _PAGE)
             page = self._look(methodcaller("list_open", query))
             branches += [
-                InDoubt(of, b.ref.branch, max(0.0, page.now - b.since), b.ref.rows, c)
-                for of, b, c in page.branches
+                InDoubt(id_, b.ref.branch, max(0.0, page.now - b.since), b.ref.rows, c)
+                for id_, b, c in page.branches
             ]
             if page.next is None:
                 break

@@ -281,23 +281,23 @@ def _members(text: str) -> Mapping[str, tuple[Any, str]]:
     """Read an object strictly: each member's content, and how it is written."""
     if usual := _USUAL.match(text):
         first = usual.end()
-        content, at = _EXACT.raw_decode(text, first)
-        if text[at:].strip(_SPACE) == "}":
-            return {"id": (usual[1], ""), "payload": (content, text[first:at])}
+        content, position = _EXACT.raw_decode(text, first)
+        if text[position:].strip(_SPACE) == "}":
+            return {"id": (usual[1], ""), "payload": (content, text[first:position])}
     members: dict[str, tuple[Any, str]] = {}
-    at = _skip(text, _past(text, 0, "{"))
-    more = text[at] != "}"
+    position = _skip(text, _past(text, 0, "{"))
+    more = text[position] != "}"
     while more:
-        name, at = _EXACT.raw_decode(text, at)
+        name, position = _EXACT.raw_decode(text, position)
         if not isinstance(name, str) or name in members:
             raise ValueError
-        first = _skip(text, _past(text, at, ":"))
-        content, at = _EXACT.raw_decode(text, first)
-        members[name] = content, text[first:at]
-        at = _skip(text, at)
-        if more := text[at] == ",":
-            at = _skip(text, at + 1)
-    if text[_past(text, at, "}") :].strip(_SPACE):
+        first = _skip(text, _past(text, position, ":"))
+        content, position = _EXACT.raw_decode(text, first)
+        members[name] = content, text[first:position]
+        position = _skip(text, position)
+        if more := text[position] == ",":
+            position = _skip(text, position + 1)
+    if text[_past(text, position, "}") :].strip(_SPACE):
         raise ValueError
     return members
 
@@ -307,16 +307,16 @@ def _items(body: bytes) -> Iterator[tuple[str, bytes]]:
     number, problem = 0, "it is not JSON"
     try:
         text = body.decode()
-        at = _skip(text, _past(text, 0, "["))
-        more = text[at] != "]"
+        position = _skip(text, _past(text, 0, "["))
+        more = text[position] != "]"
         while more:
-            first, number = at, number + 1
-            _, at = _EXACT.raw_decode(text, first)
-            yield f"event {number}: ", text[first:at].encode()
-            at = _skip(text, at)
-            if more := text[at] == ",":
-                at = _skip(text, at + 1)
-        if not text[_past(text, at, "]") :].strip(_SPACE):
+            first, number = position, number + 1
+            _, position = _EXACT.raw_decode(text, first)
+            yield f"event {number}: ", text[first:position].encode()
+            position = _skip(text, position)
+            if more := text[position] == ",":
+                position = _skip(text, position + 1)
+        if not text[_past(text, position, "]") :].strip(_SPACE):
             return
     except IndexError:
         pass  # the text ends too early
@@ -327,13 +327,13 @@ def _items(body: bytes) -> Iterator[tuple[str, bytes]]:
     raise Problem(400, f"event {number}: {problem}" if number else problem)
 
 
-def _past(text: str, at: int, sign: str) -> int:
-    at = _skip(text, at)
-    if text[at] != sign:
+def _past(text: str, position: int, sign: str) -> int:
+    position = _skip(text, position)
+    if text[position] != sign:
         raise ValueError("it is not JSON")
-    return at + 1
+    return position + 1
 
 
-def _skip(text: str, at: int) -> int:
-    blank = _BLANK.match(text, at)
-    return blank.end() if blank else at
+def _skip(text: str, position: int) -> int:
+    blank = _BLANK.match(text, position)
+    return blank.end() if blank else position

@@ -204,9 +204,9 @@ class BuiltImage:
             raise ConfigurationError("a recovery builds nothing")
         return self.build
 
-    def _run_command(self, build: Build, of: str, reference: str) -> None:
+    def _run_command(self, build: Build, transaction: str, reference: str) -> None:
         command, environment = build.command, _environment_of(build)
-        environment |= {"IMAGE": reference, "TRANSACTION_ID": of}
+        environment |= {"IMAGE": reference, "TRANSACTION_ID": transaction}
         environment |= environment_of(current_carrier())
         # Into a file: a child that the build has left may hold a pipe for ever.
         with tempfile.TemporaryFile() as output:
@@ -223,7 +223,7 @@ class BuiltImage:
                 raise ConfigurationError(
                     f"the build cannot start: {command[0]}: {error.strerror}"
                 ) from None
-            subject = f"the build {of}"
+            subject = f"the build {transaction}"
             try:
                 wait_for(lambda: process.poll() is not None, self.stopping, subject)
             finally:
@@ -238,15 +238,15 @@ class BuiltImage:
         if self.stopping.is_set():
             raise AbortedError(f"{subject} was not over within the launch's `timeout`")
 
-    def _run_task(self, build: Build, of: str, reference: str) -> None:
+    def _run_task(self, build: Build, transaction: str, reference: str) -> None:
         cluster, spec = self.cluster, build.task_run or {}
         assert cluster is not None  # noqa: S101 - the file's reader gave one
-        name, namespace = task_name(of), self.namespace
+        name, namespace = task_name(transaction), self.namespace
         params = [
             *(p for p in spec.get("params", ()) if p.get("name") != "image"),
             {"name": "image", "value": reference},
         ]
-        labels = {**build.labels, TRANSACTION: of}
+        labels = {**build.labels, TRANSACTION: transaction}
         notes = new_creation()
         if traceparent := current_carrier().get("traceparent"):
             notes[_SPAN] = json.dumps({"traceparent": traceparent})

@@ -124,8 +124,8 @@ class LaunchFile:
             "launch_namespace": self.plan.namespace,
         }
         if (build := self.build) is not None:
-            by = "command" if build.task_run is None else "task"
-            facts |= {"launch_repository": build.repository, "launch_builder": by}
+            builder = "command" if build.task_run is None else "task"
+            facts |= {"launch_repository": build.repository, "launch_builder": builder}
         return facts
 
 

@@ -133,8 +133,8 @@ def launch(
         preparing = f"{record.id}: preparing {', '.join(record.participants)}"
         say(Phase.PREPARING, preparing)
         place = BranchId(0, 0)
-        at = record.context_of(place)
-        receipts = write_traced_branch(job.sink, at, [row])
+        context = record.context_of(place)
+        receipts = write_traced_branch(job.sink, context, [row])
         say(Phase.PREPARED, f"{record.id}: all are prepared")
         return receipts
 
@@ -187,17 +187,17 @@ def _check_known(
 
 def dry_run(file: LaunchFile, log: OperatorLog) -> list[str]:
     """Return what a launch would make, in lines; only the log is read."""
-    of = _following(newest_launch(file, log), file)
-    lines = [f"transaction  {of}"]
+    id_ = _following(newest_launch(file, log), file)
+    lines = [f"transaction  {id_}"]
     if (build := file.build) is not None:
-        lines.append(f"staging tag  {build.repository}:{staging_tag(str(of))}")
+        lines.append(f"staging tag  {build.repository}:{staging_tag(str(id_))}")
         if build.task_run is not None:
-            lines.append(f"TaskRun      {task_name(str(of))} in {file.plan.namespace}")
+            lines.append(f"TaskRun      {task_name(str(id_))} in {file.plan.namespace}")
         lines.append(f"release tag  {build.repository}:{build.tag}")
     if file.plan.check:
-        name = file.plan.check_job(of, "…")["metadata"]["name"]
+        name = file.plan.check_job(id_, "…")["metadata"]["name"]
         lines.append(f"check        Job {name} in {file.plan.namespace}")
-    made = file.plan.object(of, "…")
+    made = file.plan.object(id_, "…")
     name = made["metadata"]["name"]
     lines.append(f"job          {made['kind']} {name} in {file.plan.namespace}")
     lines += [

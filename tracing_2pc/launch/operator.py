@@ -359,7 +359,7 @@ def _version(item: Object) -> tuple[object, ...]:
 
 def _since(record: TransactionRecord | None) -> str:
     """Return when a launch came to where it is, by its record; now, if it has none."""
-    at = time.time()
+    moment = time.time()
     if record is not None:
-        at = record.finished or record.decided or record.started
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        moment = record.finished or record.decided or record.started
+    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -80,8 +80,8 @@ class FileSink(FolderSink[FileHandle]):
         super().__init__(name or "files")
         self._folder = self._shared(folder, "commits by a rename")
         self._format = format
-        by = [partition_by] if isinstance(partition_by, str) else partition_by
-        self._partition_by = tuple(by or ())
+        columns = [partition_by] if isinstance(partition_by, str) else partition_by
+        self._partition_by = tuple(columns or ())
         if hidden := [n for n in self._partition_by if n.startswith((".", "_"))]:
             raise ConfigurationError(
                 f"partition_by names {hidden[0]!r}: readers pass over folders that "

@@ -203,9 +203,11 @@ def raise_if_apart(
     """Raise `ConfigurationError` if no reader could read a layout with a known one."""
     if not known:
         return
-    by, columns = layout["partition_by"], layout["columns"]
-    if by != known["partition_by"]:
-        here, there = (", ".join(n) or "nothing" for n in (by, known["partition_by"]))
+    folders, columns = layout["partition_by"], layout["columns"]
+    if folders != known["partition_by"]:
+        here, there = (
+            ", ".join(n) or "nothing" for n in (folders, known["partition_by"])
+        )
         raise _apart(f"partition_by names {here} here, and {there} in the {of}")
     spelled = {name.lower(): name for name in known["columns"]}
     for name in columns:

@@ -63,7 +63,7 @@ def _parsed(value: str) -> Sw8 | None:
         return None
     if not _INDEX.fullmatch(fields[3]) or int(fields[3]) > _LAST_INDEX:
         return None
-    texts = [text for at in (1, 2, 4, 5, 6, 7) if (text := _decoded(fields[at]))]
+    texts = [text for index in (1, 2, 4, 5, 6, 7) if (text := _decoded(fields[index]))]
     if len(texts) != 6:
         return None
     trace_id, segment_id, *names = texts

@@ -206,12 +206,12 @@ class Segments:
         """Note that a span has ended; return what must be sent by itself."""
         context, origins = context_of(span), tuple(_origins(span))
         with self._lock:
-            at = self._open.pop(_key(context), None)
-            if at is None:  # begun before us, or in another process
+            place = self._open.pop(_key(context), None)
+            if place is None:  # begun before us, or in another process
                 segment = self.reserve_elsewhere(context, span.name)
                 return Piece(segment.trace, segment.id, [Placed(span, 0, -1, origins)])
-            self._remember(_key(context), at)
-            segment, position = at
+            self._remember(_key(context), place)
+            segment, position = place
             placed = segment.open.pop(position)._replace(span=span)
             if segment.sent:
                 return segment.rest(placed, origins)
@@ -221,8 +221,8 @@ class Segments:
             segment.full |= segment.is_reserved and position == 0
             return None
 
-    def _remember(self, key: _Key, at: _At) -> None:
-        self._ended[key] = at
+    def _remember(self, key: _Key, place: _At) -> None:
+        self._ended[key] = place
         if len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
@@ -266,14 +266,18 @@ def _origins(span: ReadableSpan) -> Iterator[Reference]:
     """Refer to the spans that a span links to by `sw8`."""
     for link in span.links:
         if (text := (link.attributes or {}).get("sw8")) and (
-            at := parse_sw8(str(text))
+            header := parse_sw8(str(text))
         ):
-            yield _reference(at)
+            yield _reference(header)
 
 
-def _reference(at: Sw8) -> Reference:
-    place = Place(at.trace_id, at.segment_id, at.span_index, at.endpoint)
-    return Reference("CrossProcess", place, at.service, at.instance, at.peer)
+def _reference(header: Sw8) -> Reference:
+    place = Place(
+        header.trace_id, header.segment_id, header.span_index, header.endpoint
+    )
+    return Reference(
+        "CrossProcess", place, header.service, header.instance, header.peer
+    )
 
 
 def context_of(span: ReadableSpan) -> SpanContext:

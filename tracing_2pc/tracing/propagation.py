@@ -62,10 +62,10 @@ def inject(headers: dict[str, str], context: Context | None = None) -> None:
 
 
 def _inject(
-    write: Callable[..., None], headers: dict[str, str], of: Context | None
+    write: Callable[..., None], headers: dict[str, str], context: Context | None
 ) -> None:
     try:
-        write(headers, of)
+        write(headers, context)
     except Exception as error:  # noqa: BLE001 - a foreign propagator or span
         logger.debug("a propagator failed to inject: error=%s", type(error).__name__)
 
@@ -118,13 +118,15 @@ def receive_ids(headers: Mapping[str, str]) -> SpanContext:
 
 def environment_of(carrier: Mapping[str, str]) -> dict[str, str]:
     """Return the variable by which a process that is started knows who started it."""
-    return {_VARIABLE: at} if (at := carrier.get("traceparent")) else {}
+    return (
+        {_VARIABLE: traceparent} if (traceparent := carrier.get("traceparent")) else {}
+    )
 
 
 def started_by() -> str | None:
     """Return the `traceparent` of the program that started this process, if given."""
-    at = os.environ.get(_VARIABLE, "")
-    return at if span_of({"traceparent": at}).is_valid else None
+    traceparent = os.environ.get(_VARIABLE, "")
+    return traceparent if span_of({"traceparent": traceparent}).is_valid else None
 
 
 def span_of(carrier: Mapping[str, str]) -> SpanContext:

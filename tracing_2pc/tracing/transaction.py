@@ -217,7 +217,7 @@ def snapshot(
 
     `age` and `now` are in seconds; `participants` are those concerned.
     """
-    at = _nanoseconds(now)
+    moment = _nanoseconds(now)
     attributes: dict[str, spans.Value] = {
         **spans.identity(transaction),
         "tpc.diagnosis": diagnosis,
@@ -230,12 +230,12 @@ def snapshot(
             names.SNAPSHOT,
             extract(carrier),
             attributes=attributes,
-            start=at,
-            end=at,
+            start=moment,
+            end=moment,
             error=diagnosis,
         )
         return
-    about = (attributes, _links([carrier]), (at, at), diagnosis)
+    about = (attributes, _links([carrier]), (moment, moment), diagnosis)
     try:
         roots.export(names.SNAPSHOT, carrier, *about, is_new=True)
     except Exception:  # a foreign processor or id generator raised

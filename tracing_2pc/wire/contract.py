@@ -80,8 +80,8 @@ class Request(NamedTuple):
 
     def __str__(self) -> str:
         about = self.transaction_id or ""
-        of = "" if about in self.route else f" of {about}"
-        return f"{self.route}{of} at {self.url}"
+        suffix = "" if about in self.route else f" of {about}"
+        return f"{self.route}{suffix} at {self.url}"
 
     @property
     def cure_of_address(self) -> str:

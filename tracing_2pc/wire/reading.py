@@ -59,13 +59,13 @@ def read_page(answer: object) -> tuple[Listing, str | None]:
     return Listing(tuple(map(_in_doubt, branches)), None, now, only), following
 
 
-def _page(answer: object, of: str) -> tuple[dict[str, Any], list[Any], str | None]:
+def _page(answer: object, field: str) -> tuple[dict[str, Any], list[Any], str | None]:
     item = _typed(answer, dict)
     following = item.get("next")
     if following is not None and not 0 < len(_typed(following, str)) <= 200:
         raise ValueError("next")
-    if len(listed := _typed(item.get(of), list)) > PAGE:
-        raise ValueError(of)
+    if len(listed := _typed(item.get(field), list)) > PAGE:
+        raise ValueError(field)
     return item, listed, following
 
 

@@ -26,7 +26,7 @@ class Session(psycopg.Connection[Any]):
     is_pooled: bool | None = None
     """Whether a pooler has made its process's id up; None until that is known."""
 
-    _asked: tuple[tuple[Any, ...], dict[str, Any]]
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     @classmethod
     def connect(cls, *args: Any, **options: Any) -> Session:
@@ -35,7 +35,7 @@ class Session(psycopg.Connection[Any]):
             given = float(options.get("connect_timeout", 0)) or math.inf
             options["connect_timeout"] = min(given, math.ceil(limit))
         session = super().connect(*args, **options)
-        session._asked = args, options
+        session._arguments = args, options
         return session
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **how: Any) -> Any:
@@ -66,7 +66,7 @@ class Session(psycopg.Connection[Any]):
 
     def _is_awaited(self, limit: float) -> bool:
         """Ask the server whether it waits for this session's client."""
-        args, options = self._asked
+        args, options = self._arguments
         here = {"host": self.info.host, "port": self.info.port, "autocommit": True}
         try:
             with _Question.connect(*args, **{**options, **here}) as question:

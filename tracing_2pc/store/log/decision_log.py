@@ -109,9 +109,9 @@ class SqlDecisionLog(SqlLogReader):
                     return BeginResult(record, replay=False, superseded=tuple(aborting))
             rules.check_attempt(status, batch, opening.attempt)
             # Rule 7: never decided and superseded means abort.
-            by = f"run {run} has begun batch {batch}"
+            successor = f"run {run} has begun batch {batch}"
             superseded = tuple(
-                change.decide(record, Decision.ABORT, "superseded", detail=by)
+                change.decide(record, Decision.ABORT, "superseded", detail=successor)
                 for record in active
             )
             opened = TransactionRecord(
@@ -355,8 +355,8 @@ class SqlDecisionLog(SqlLogReader):
             record = dataclasses.replace(before, given_up=given_up)
             change.write(record, given_up=participant)
             after = f"{before.state} without {participant}"
-            why = storable(change.connection, why)  # a sink's own, perhaps
-            change.sign("give up", transaction, who, why, before.state, after)
+            stored = storable(change.connection, why)  # a sink's own, perhaps
+            change.sign("give up", transaction, who, stored, before.state, after)
 
     def sign(
         self,
@@ -443,10 +443,10 @@ class SqlDecisionLog(SqlLogReader):
     ) -> None:
         row = {"of": application, "run": run}
         with self._database.relaxed() as connection:
-            at = self._change(connection).clock()
-            if not connection.execute(sql.SEE, {**row, "at": at}).rowcount:
+            now = self._change(connection).clock()
+            if not connection.execute(sql.SEE, {**row, "at": now}).rowcount:
                 row |= {"host": storable(connection, host)}
-                added = {**row, "process": process, "at": at}
+                added = {**row, "process": process, "at": now}
                 connection.execute(sql.ADD_PRESENCE, added)
                 connection.execute(sql.FORGET_PRESENCES, row)
 
@@ -454,13 +454,13 @@ class SqlDecisionLog(SqlLogReader):
         row = {"of": application, "run": run}
         with self._database.relaxed() as connection:
             error = error and storable(connection, error)
-            at = self._change(connection).clock()
-            connection.execute(sql.END_PRESENCE, {**row, "at": at, "error": error})
+            now = self._change(connection).clock()
+            connection.execute(sql.END_PRESENCE, {**row, "at": now, "error": error})
 
     def retire(self, application: str, *, who: str, why: str) -> None:
         with self._durable() as change:
-            at, connection = change.clock(), change.connection
-            connection.execute(sql.RETIRE_PRESENCES, {"of": application, "at": at})
+            now, connection = change.clock(), change.connection
+            connection.execute(sql.RETIRE_PRESENCES, {"of": application, "at": now})
             change.sign("retire", application, who, why, None, "retired")
 
     def take_lease(self, application: str, who: str, seconds: float) -> bool:

@@ -104,8 +104,8 @@ def _maybe(
 
 
 def _word(name: str) -> Store:
-    of = operator.attrgetter(name)
-    return lambda record: (word := of(record)) and str(word)
+    attribute = operator.attrgetter(name)
+    return lambda record: (word := attribute(record)) and str(word)
 
 
 def _stored_links(record: TransactionRecord) -> str | None:

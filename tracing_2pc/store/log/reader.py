@@ -93,16 +93,16 @@ class SqlLogReader:
             return self._change(connection).read_unlocked(transaction)
 
     def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
-        which, of = sql.UNFINISHED, {}
+        which, parameters = sql.UNFINISHED, {}
         some = sql.SOME_UNFINISHED
         if application is not None:
-            which, of = sql.UNFINISHED_OF, {"of": application}
+            which, parameters = sql.UNFINISHED_OF, {"of": application}
             some = sql.SOME_UNFINISHED_OF
-        if not self._ask(some, **of):
+        if not self._ask(some, **parameters):
             return []  # as a rule, and one round trip then
         with self._database.read() as connection:
             condition = sql.as_array_condition(which, connection.dialect.name)
-            return self._change(connection).load(condition, **of)
+            return self._change(connection).load(condition, **parameters)
 
     def unfinished_applications(self) -> list[str]:
         return [row.application for row in self._ask(sql.UNFINISHED_APPLICATIONS)]
@@ -201,11 +201,13 @@ class SqlLogReader:
             return 0, _LAST
 
         def begun(statement: sa.Executable) -> Callable[[int], float]:
-            of = {"of": application}
-            return lambda at: connection.scalar(statement, {**of, "at": at}) or 0.0
+            parameters = {"of": application}
+            return lambda moment: (
+                connection.scalar(statement, {**parameters, "at": moment}) or 0.0
+            )
 
-        of = {"of": application}
-        oldest, newest = connection.execute(listing.OLDEST_AND_NEWEST, of).one()
+        parameters = {"of": application}
+        oldest, newest = connection.execute(listing.OLDEST_AND_NEWEST, parameters).one()
         if oldest is None:
             return 0, 0
         all_, low, high = range(oldest, newest + 1), oldest, newest
@@ -257,11 +259,11 @@ class SqlLogReader:
             }
 
     def presences(self, application: str | None = None) -> list[Presence]:
-        which, of = listing.PRESENCES, {}
+        which, parameters = listing.PRESENCES, {}
         if application is not None:
-            which, of = listing.PRESENCES_OF, {"of": application}
+            which, parameters = listing.PRESENCES_OF, {"of": application}
         with self._database.read() as connection:
-            rows = connection.execute(which, of).all()
+            rows = connection.execute(which, parameters).all()
         return [Presence(*row) for row in rows if _is_presence(row)]
 
     def clock(self) -> float:

@@ -84,12 +84,12 @@ class Change:
         self, status: rules.ApplicationStatus, batch: int, run: str, query: str | None
     ) -> None:
         """Store the run and the query, and make forgotten_through durable."""
-        of = {"of": status.application, "asked": query}
+        keys = {"of": status.application, "asked": query}
         raised = status.forgotten_through != status.durable_forgotten_through
         if raised or (query and status.query is None):
-            self.connection.execute(sql.CHANGE_APPLICATION, of)
+            self.connection.execute(sql.CHANGE_APPLICATION, keys)
         if not status.run_known:
-            row = {**of, "asking": run, "at": self._now(), "in_batch": batch}
+            row = {**keys, "asking": run, "at": self._now(), "in_batch": batch}
             self.connection.execute(sql.REGISTER_RUN, row)
 
     def add_application(
@@ -114,8 +114,8 @@ class Change:
 
     def has_rival(self, transaction: TransactionId) -> bool:
         """Return whether the batch has a newer attempt, or a committed one."""
-        of = {"of": transaction.application, "in_batch": transaction.batch}
-        row = {**of, "than_attempt": transaction.attempt}
+        keys = {"of": transaction.application, "in_batch": transaction.batch}
+        row = {**keys, "than_attempt": transaction.attempt}
         return self.connection.execute(sql.RIVALS, row).first() is not None
 
     def clock(self) -> float:
@@ -242,8 +242,8 @@ class Change:
 
     def drop_receipts_before(self, record: TransactionRecord) -> None:
         """Drop the receipts of the commit before this one, if that is finished."""
-        of = {"of": record.id.application, "in_batch": record.id.batch}
-        self.connection.execute(sql.FORGET_EARLIER_RECEIPTS, of)
+        keys = {"of": record.id.application, "in_batch": record.id.batch}
+        self.connection.execute(sql.FORGET_EARLIER_RECEIPTS, keys)
 
     def sign(
         self,

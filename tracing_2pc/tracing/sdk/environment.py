@@ -158,8 +158,11 @@ def defaulted() -> list[str]:
     for name in filter(_NUMBERS.__contains__, os.environ):
         if reason := _unusable(name):
             lines.append(f"{reason}: {_NUMBERS[name][1]:g} is used")
-    for of in ("BSP", "BLRP"):
-        batch, most = f"OTEL_{of}_MAX_EXPORT_BATCH_SIZE", f"OTEL_{of}_MAX_QUEUE_SIZE"
+    for processor in ("BSP", "BLRP"):
+        batch, most = (
+            f"OTEL_{processor}_MAX_EXPORT_BATCH_SIZE",
+            f"OTEL_{processor}_MAX_QUEUE_SIZE",
+        )
         if os.environ.get(batch, "").strip() and whole(batch) > whole(most):
             larger = f"{whole(batch)} is more than {most}, {whole(most)}"
             lines.append(f"{batch}: {larger}: {whole(most)} is used")

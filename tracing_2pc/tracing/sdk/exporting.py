@@ -232,8 +232,8 @@ def _ids(context: trace.SpanContext | None) -> dict[str, str | None]:
 def _process(described: Resource) -> tuple[Any, ...]:
     """Return its service, instance and host; almost all spans are of one process."""
     global _known
-    of, known = _known  # one value: threads take turns
-    if of is not described:
+    resource, known = _known  # one value: threads take turns
+    if resource is not described:
         names = (SERVICE_NAME, SERVICE_INSTANCE_ID, HOST_NAME)
         known = tuple(map(described.attributes.get, names))
         _known = described, known
