@@ -235,9 +235,25 @@ def test_no_token_or_two_stop_the_relay(
     assert len(activemq.read(tokens)) == 1
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A key store, and its certificate: one of all tests, as Java reads it once."""
+    folder = tmp_path_factory.mktemp("certificate")
+    store, ca = folder / "store", folder / "ca.pem"
+    kept = ["-keystore", store, "-storepass", SECRET, "-alias", "broker"]
+    made = ["-genkeypair", "-keyalg", "RSA", "-dname", "CN=broker"]
+    keytool = Path(os.environ["JAVA_HOME"]) / "bin" / "keytool"
+    subprocess.run([keytool, *made, "-ext", "san=ip:127.0.0.1", *kept], check=True)
+    subprocess.run([keytool, "-exportcert", "-rfc", "-file", ca, *kept], check=True)
+    return store, ca
+
+
 @pytest.fixture
 def guarded(
-    activemq: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    activemq: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    certificate: tuple[Path, Path],
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """A broker that asks for TLS and a login; `relay` may do what the page says.
 
@@ -245,12 +261,7 @@ def guarded(
     """
     monkeypatch.setenv("BROKER_PASSWORD", SECRET)
     jvm = activemq.gateway().jvm
-    store, ca = tmp_path / "store", tmp_path / "ca.pem"
-    kept = ["-keystore", store, "-storepass", SECRET, "-alias", "broker"]
-    made = ["-genkeypair", "-keyalg", "RSA", "-dname", "CN=broker"]
-    keytool = Path(os.environ["JAVA_HOME"]) / "bin" / "keytool"
-    subprocess.run([keytool, *made, "-ext", "san=ip:127.0.0.1", *kept], check=True)
-    subprocess.run([keytool, "-exportcert", "-rfc", "-file", ca, *kept], check=True)
+    store, ca = certificate
     for name, value in (("keyStore", store), ("keyStorePassword", SECRET)):
         jvm.java.lang.System.setProperty(f"javax.net.ssl.{name}", str(value))
     security = jvm.org.apache.activemq.security

@@ -73,9 +73,10 @@ class Broker(Node):
             return False
 
     def gateway(self) -> JavaGateway:
-        """Speak with its Java."""
-        (first, *_) = self._log.read_text().split()
-        parameters = GatewayParameters(port=int(first), auto_convert=True)
+        """Speak with its Java, whose port is the last one that its log names."""
+        lines = self._log.read_text(encoding="utf-8").splitlines()
+        *_, port = (int(line) for line in lines if line.isdigit())
+        parameters = GatewayParameters(port=port, auto_convert=True)
         return JavaGateway(gateway_parameters=parameters)
 
     def topic(self) -> str:
