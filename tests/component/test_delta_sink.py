@@ -323,7 +323,7 @@ def test_a_vacuum_between_link_and_check_is_no_loss(out):
 
     sink = Vacuumed(out)
     handle = prepared(sink)
-    with pytest.raises(ParticipantUnavailableError, match=TEXTS["linked again"]):
+    with pytest.raises(ParticipantUnavailableError, match=TEXTS["placed again"]):
         sink.commit_transaction(str(T), [handle])
     DeltaSink(out).commit_transaction(str(T), [handle])
     assert visible(out) == [0, 1]
@@ -729,7 +729,7 @@ def test_what_cannot_be_written_is_refused_at_the_start(tmp_path):
 
     refused("DeltaTable.create", tmp_path / "none")
     assert not (tmp_path / "none").exists()
-    refused("DeltaSink.*hard links, which s3", "s3://bucket/table")
+    refused("DeltaSink.*hard links, which gs", "gs://bucket/table")
     table = DeltaTable.create(tmp_path / "checked", SCHEMA)
     table.alter.add_constraint({"positive": "id > 0"})
     refused("the constraint positive", tmp_path / "checked")

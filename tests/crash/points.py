@@ -10,11 +10,12 @@ from crash.kinds import KINDS, SERVED
 from crash.roles import AFTER_TASKS, BEFORE_TASKS
 from tracing_2pc.core.names import FAILPOINTS
 
-_ELSEWHERE = ("relay.", "inbox.", "launch.", "iceberg.")
+_ELSEWHERE = ("relay.", "inbox.", "launch.", "delta.", "iceberg.")
 
 HERE = {p: None for p in FAILPOINTS if not p.startswith(_ELSEWHERE)}.keys()
 """Failpoints of a job; `brokers/` kills relays, `test_gateway_killed.py` inboxes,
-`launch/` launches, `test_iceberg_sink.py` who writes to a lake."""
+`launch/` launches, `test_delta_s3.py` and `test_iceberg_sink.py` who writes to a
+lake."""
 
 OUTSIDE = {
     "log.in_commit": "SQLite: the driver dies in the flush of its decision",

@@ -31,7 +31,7 @@ from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.ports import Opening
 from tracing_2pc.core.states import FINAL, Decision, Vote
 from tracing_2pc.inbox import Inbox, NewEvent, Offset
-from tracing_2pc.sinks import branch_files, delta, files, shared_folder
+from tracing_2pc.sinks import branch_files, delta_folder, files, shared_folder
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines import sqlite
 
@@ -448,13 +448,13 @@ FAULTS: Final[
         ("FileSink", "DeltaSink"),
         tuple(
             (place, "flush_folders", _nothing)
-            for place in (branch_files, shared_folder, files, delta)
+            for place in (branch_files, shared_folder, files, delta_folder)
         ),
     ),
     "files are not flushed": (("FileSink", "DeltaSink"), ((os, "fsync", _nothing),)),
     "a table's log is not flushed": (
         ("DeltaSink",),
-        ((DeltaSink, "_flush_log", _nothing),),
+        ((delta_folder.LocalFolder, "flush_log", _nothing),),
     ),
 }
 """Flushes left out, with the worlds in which it must be seen."""

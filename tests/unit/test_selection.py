@@ -51,6 +51,7 @@ def test_each_failpoint_is_tried(in_ci, point):
     room = point.partition(".")[0]
     elsewhere = {"relay": "test_relays.py", "inbox": "test_gateway_killed.py"}
     elsewhere["iceberg"] = "test_iceberg_sink.py"
+    elsewhere["delta"] = "test_delta_s3.py"
     elsewhere["launch"] = "test_launch_killed.py"
     elsewhere["rejects"] = "test_script_killed.py"
     file = elsewhere.get(room, "test_crash.py")

@@ -58,6 +58,28 @@ class Encoder(Protocol):
         """Write what is left."""
 
 
+class Output(Protocol):
+    """A file of a branch, where it is until it is committed."""
+
+    file: IO[bytes]
+
+    def close(self) -> int:
+        """Make it durable; return its length."""
+
+    def drop(self) -> None:
+        """Remove it, whatever it holds."""
+
+
+class Aside(Protocol):
+    """Where the files of a branch are until it is committed."""
+
+    def create(self, path: str) -> Output:
+        """Create a file, by its path once it is committed."""
+
+    def flush(self, paths: Collection[str]) -> None:
+        """Make the names of files durable that are closed."""
+
+
 class BranchFiles:
     """The files of one branch, while its task writes them.
 
@@ -65,8 +87,7 @@ class BranchFiles:
     durable before `close` returns.
 
     Args:
-        root: a folder that is durable.
-        aside: where a file is until it is committed, by its path: right below the root.
+        aside: where a file is until it is committed.
         name: of the files, with the name of their format at the end.
         partition_by: the columns whose values become folders of the paths.
         known: layout of the files that readers read these with; None if they do not
@@ -75,8 +96,7 @@ class BranchFiles:
 
     def __init__(
         self,
-        root: Path,
-        aside: Callable[[str], Path],
+        aside: Aside,
         name: str,
         partition_by: Sequence[str],
         known: Mapping[str, Any] | None = None,
@@ -84,7 +104,6 @@ class BranchFiles:
         self.layout: dict[str, Any] = {}  # what is new in it
         self.values: dict[str, dict[str, str | None]] = {}  # as text, by path
         self._known = known
-        self._root = root
         self._aside = aside
         self._stem, _, self._format = name.rpartition(".")
         self._by = tuple(partition_by)
@@ -127,11 +146,11 @@ class BranchFiles:
         """
         self._write_held()
         failpoint("files.after_write")
-        files = [
+        files: list[dict[str, Any]] = [
             {"path": file.path, "rows": file.rows, "bytes": file.close()}
             for file in self._files.values()
         ]
-        flush_folders(self._root, {f.target.parent for f in self._files.values()})
+        self._aside.flush([file["path"] for file in files])
         return files
 
     def drop(self) -> None:
@@ -160,17 +179,14 @@ class BranchFiles:
                 "DataFrame by these columns, or partition by fewer values"
             )
         path = self._path(values)
-        target = self._aside(path)
-        target.parent.mkdir(exist_ok=True)
-        file = target.open("xb")
+        output = self._aside.create(path)
         try:
-            encoder = ENCODERS[self._format](file, schema)
+            encoder = ENCODERS[self._format](output.file, schema)
         except BaseException:
-            file.close()
-            target.unlink()
+            output.drop()
             raise
         self.values[path] = dict(zip(self._by, values, strict=True))
-        return _File(path, target, file, encoder)
+        return _File(path, output, encoder)
 
     def _write_held(self) -> None:
         for file in self._files.values():
@@ -181,14 +197,11 @@ class BranchFiles:
 class _File:
     """An open file, and the rows that wait to be written into it."""
 
-    def __init__(
-        self, path: str, target: Path, file: IO[bytes], encoder: Encoder
-    ) -> None:
+    def __init__(self, path: str, output: Output, encoder: Encoder) -> None:
         self.path = path  # where it will be
         self.held: list[pa.RecordBatch] = []
         self.rows = 0
-        self.target = target
-        self._file = file
+        self._output = output
         self._encoder = encoder
 
     def write_held(self) -> None:
@@ -203,18 +216,34 @@ class _File:
     def close(self) -> int:
         """Make it durable; return its length."""
         self._encoder.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return self.target.stat().st_size
+        return self._output.close()
 
     def drop(self) -> None:
         """Close it, whatever it holds, and remove it."""
         with contextlib.suppress(Exception):
             self._encoder.close()  # else it does so when it is collected
+        self._output.drop()
+
+
+class LocalOutput:
+    """A new file of a file system, in a folder that is there."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self.file: IO[bytes] = target.open("xb")
+
+    def close(self) -> int:
+        """Make it durable, but for its name; return its length."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        return self._target.stat().st_size
+
+    def drop(self) -> None:
+        """Close it, whatever it holds, and remove it."""
         with contextlib.suppress(OSError):
-            self._file.close()
-        self.target.unlink(missing_ok=True)
+            self.file.close()
+        self._target.unlink(missing_ok=True)
 
 
 def make_folders(root: Path, folders: Collection[Path]) -> None:

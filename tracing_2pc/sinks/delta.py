@@ -7,7 +7,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,29 +19,25 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
     RejectedRowsError,
 )
+from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, RejectedRow, TransactionId
 from tracing_2pc.core.settings import adds_columns
-from tracing_2pc.sinks.branch_files import (
-    BranchFiles,
-    exists,
-    flush_folders,
-    touch,
-)
+from tracing_2pc.sinks.branch_files import BranchFiles
+from tracing_2pc.sinks.delta_folder import LocalFolder, ObjectFolder, TableFolder
 from tracing_2pc.sinks.delta_table import (
     add_fields,
     lengths_of,
     new_fields,
-    open_table,
     partition_types,
     raise_if_unsupported,
     rejected_rows,
     schema_of,
     too_long,
-    torn_in,
     value_fault,
 )
 from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
-from tracing_2pc.sinks.shared_folder import SharedFolder
+from tracing_2pc.sinks.object_store import AT_ONCE, S3Folder, is_object_store, line_of
+from tracing_2pc.sinks.shared_folder import stem_of
 from tracing_2pc.sinks.table_columns import fit_rows, mismatch
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
@@ -50,6 +47,8 @@ if TYPE_CHECKING:
 _TRIES: Final = 10
 """A commit that fails was overtaken: by itself in another process, or by a change of
 the table's metadata. Appends of others make none fail."""
+
+_HOW: Final = "commits by copies on s3:// or by hard links"
 
 _TRANSACTION: Final = "tracing_2pc.transaction"
 _PARTICIPANT: Final = "tracing_2pc.participant"
@@ -64,6 +63,10 @@ class DeltaHandle(FolderHandle):
     table: str = ""  # its id
     partition_types: dict[str, str] = dataclasses.field(default_factory=dict)
     lengths: dict[str, int] = dataclasses.field(default_factory=dict)  # of texts
+    # Of one whose files are not listed here, but beside them:
+    stem: str = ""  # what their names begin with
+    count: int = 0
+    digest: str = ""  # of that list
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +76,12 @@ class DeltaHandle(FolderHandle):
         self.rejected: list[RejectedRow] = []
 
     @property
+    def paths(self) -> list[str]:
+        """Where its files will be; from a receipt this may be anything."""
+        named = [f"{self.stem}.{n}.parquet" for n in range(self.count)]
+        return [*named, *super().paths]
+
+    @property
     def store(self) -> Hashable:
         """What it was written to: another folder may be a copy of the table's."""
         return self.folder, self.table
@@ -80,29 +89,35 @@ class DeltaHandle(FolderHandle):
 
 @traced_sink
 class DeltaSink(FolderSink[DeltaHandle]):
-    """Append to a Delta table in a folder that driver and executors share.
+    """Append to a Delta table on S3, or in a folder that driver and executors share.
 
     A branch is durable in Parquet files aside before it votes. Commit links its files
-    into the table's folder, where no reader looks, and then lists those of all branches
-    in one commit of the table: a reader sees all rows of a batch or none. That commit
-    also notes the batch and the attempt (`txn`), so that a commit that is repeated
-    after a kill at any step appends nothing twice. It is flushed before it is
-    acknowledged.
+    into the table's folder, where no reader looks, on S3 it has them copied there, and
+    then lists those of all branches in one commit of the table: a reader sees all rows
+    of a batch or none. That commit also notes the batch and the attempt (`txn`), so
+    that a commit that is repeated after a kill at any step appends nothing twice. It is
+    durable before it is acknowledged.
 
     Args:
-        table: a path, or a `file:///` URL, of a table that exists, in a file system
-            with hard links (POSIX): the same for the driver and all executors.
+        table: a table that exists: `s3://bucket/folder`, or a path or a `file:///` URL
+            in a file system with hard links (POSIX), which is the same for the driver
+            and all executors.
         name: the participant's. Two sinks of one job with one table need two names.
         evolve: with "add" a column that a batch has and the table has not is added,
             nullable, by a commit of the table of its own, before the tasks of the
             batch. It stays if the batch aborts or a process is killed.
+        properties: of a store, beside what boto3 finds in the environment: AWS_REGION,
+            AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+            AWS_SESSION_TOKEN. A secret is a reference, `env:NAME` or `file:PATH`, which
+            is read where it is used.
 
     Raises:
-        ConfigurationError: an object store, or a bad name.
+        ConfigurationError: another object store, a secret that is no reference, or a
+            bad name.
     """
 
     handle_type = DeltaHandle
-    _folder: SharedFolder
+    _folder: TableFolder
     _kind = "table"
 
     def __init__(
@@ -111,23 +126,30 @@ class DeltaSink(FolderSink[DeltaHandle]):
         name: str | None = None,
         *,
         evolve: Literal["add"] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(name or "delta")
-        self._folder = self._shared(table, "commits by hard links")
+        if is_object_store(address := os.fspath(table)):
+            at = S3Folder(address, properties or {})
+            self._folder = ObjectFolder(at, self.name)
+        else:
+            self._folder = self._shared(LocalFolder, table, _HOW)
+            if properties:
+                raise ConfigurationError("properties are of a table on S3 only")
         self._adds_columns = adds_columns(evolve)
         if not self._adds_columns:  # then nothing has to be learnt of Spark
             self.before_tasks = None  # type: ignore[assignment,method-assign]
         self._kept = set[TransactionId]()  # prepared, and never committed
-        self._flushed = -1  # up to which version of the table
 
     def check_job(self, application: str) -> None:
         """Open the table, and note which folder the driver sees.
 
         Raises:
-            ConfigurationError: there is none, it uses what we cannot write, or it is
-                not ours to write.
+            ConfigurationError: there is none, it uses what we cannot write, it is not
+                ours to write, or its store lets one commit of it replace another.
         """
-        raise_if_unsupported(open_table(self._folder.path))
+        raise_if_unsupported(self._folder.open_table())
+        self._folder.check()
         super().check_job(application)
 
     def before_tasks(self, schema: pa.Schema) -> None:
@@ -142,7 +164,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
         """
         failed = ""
         for _ in range(_TRIES):
-            table = open_table(self._folder.path)
+            table = self._folder.open_table()
             raise_if_unsupported(table)
             if not (fields := new_fields(table, schema)):
                 break
@@ -151,8 +173,8 @@ class DeltaSink(FolderSink[DeltaHandle]):
             raise ParticipantUnavailableError(
                 f"no column could be added to {self._folder.path}: {failed}"
             )
-        if table.version() > self._flushed:  # by a process that was killed then, too
-            self._flush_log(table.version())
+        # Also what a process has added that was killed then.
+        self._folder.flush_log(table.version())
 
     def begin(self, context: BranchContext) -> DeltaHandle:
         """Open a branch aside; a file of it is made with its first row.
@@ -162,13 +184,13 @@ class DeltaSink(FolderSink[DeltaHandle]):
             ParticipantRefusedError: the batch is committed here already.
         """
         transaction = context.transaction_id
-        table = open_table(self._folder.path)
+        table = self._folder.open_table()
         raise_if_unsupported(table)
         last, about = self._last(table, transaction), table.metadata()
         here = f"batch {last} of {transaction.application}"
         committed = here if last >= transaction.batch else None
         by = tuple(about.partition_columns)
-        writer = partial(BranchFiles, self._folder.path, self._folder.aside)
+        writer = partial(BranchFiles, self._folder)
         handle = self._begin(
             context, committed, lambda name: writer(f"{name}.parquet", by)
         )
@@ -225,14 +247,16 @@ class DeltaSink(FolderSink[DeltaHandle]):
                 "path": file["path"],
                 "size": file["bytes"],
                 "partition_values": handle.writer.values[file["path"]],
-                "modification_time": self._made(file["path"]),
+                "modification_time": self._folder.made(file["path"]),
                 "stats": _stats(file["rows"]),
             }
             for file in handle.files
         ]
-
-    def _made(self, path: str) -> int:
-        return self._folder.aside(path).stat().st_mtime_ns // 1_000_000
+        failpoint("delta.before_list")
+        if digest := self._folder.note(handle.files):
+            stem, count = stem_of(handle.paths[0]), len(handle.files)
+            handle.stem, handle.count, handle.digest = stem, count, digest
+            handle.files = []
 
     def commit(self, handle: DeltaHandle) -> None:
         """Commit a transaction of one branch: a second one of it is refused."""
@@ -258,19 +282,28 @@ class DeltaSink(FolderSink[DeltaHandle]):
         transaction, failed = TransactionId.parse(transaction_id), ""
         self._check_paths(transaction, handles)
         for _ in range(_TRIES):
-            table = open_table(self._folder.path)
+            table = self._folder.open_table()
             if self._is_committed(table, transaction, handles):
                 break
-            self._link_checked(table, transaction, handles)
-            if table.version() > self._flushed:  # by others, who do not flush it
-                self._flush_log(table.version())
-            failed = self._append(table, transaction, handles)
+            files = self._placed(table, transaction, handles)
+            if files is None:
+                continue
+            self._folder.flush_log(table.version())  # of others, who do not flush it
+            failpoint("delta.before_commit")
+            try:
+                failed = self._append(table, transaction, handles, files)
+            except ParticipantUnavailableError:  # it may have been done
+                if not self._is_committed(
+                    self._folder.open_table(), transaction, handles
+                ):
+                    raise
         else:
             raise ParticipantUnavailableError(
                 f"{transaction} could not be committed in {self._folder.path}: {failed}"
-                + torn_in(self._folder.path)
+                + self._folder.torn()
             )
-        self._flush_log(table.version())
+        failpoint("delta.after_commit")
+        self._folder.flush_log(table.version())
         self._restore(transaction, handles)
         # A batch commits once (rule 18): no other attempt at it can be needed.
         self._folder.clean_late(
@@ -278,13 +311,13 @@ class DeltaSink(FolderSink[DeltaHandle]):
         )
 
     def _has(self, transaction: TransactionId) -> bool:
-        table = open_table(self._folder.path)
+        table = self._folder.open_table()
         proof = table.transaction_version(self._app(transaction) + "/attempt") or 0
         newest = self._last(table, transaction), proof >> _DIGEST_BITS
         return newest == (transaction.batch, transaction.attempt)
 
     def _store(self) -> Hashable:
-        table = open_table(self._folder.path)
+        table = self._folder.open_table()
         return self._folder.read_id(), str(table.metadata().id)
 
     # --- the table ------------------------------------------------------------------
@@ -326,7 +359,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
         if prepared in self._kept:
             return False
         batch = f"{prepared.application}.{prepared.batch}."
-        for version in open_table(self._folder.path).history():
+        for version in self._folder.open_table().history():
             transaction = version.get(_TRANSACTION, "")
             if transaction.startswith(batch) and version.get(_PARTICIPANT) == self.name:
                 return True
@@ -335,19 +368,19 @@ class DeltaSink(FolderSink[DeltaHandle]):
 
     def _proof(self, transaction: TransactionId, handles: Sequence[DeltaHandle]) -> int:
         """Return what tells this commit from all others: its attempt, and its files."""
-        names = "\n".join(sorted(file["path"] for file in _files(handles)))
+        names = "\n".join(sorted(_paths(handles)))
         text = f"{self.name}\n{transaction}\n{names}"
         digest = hashlib.sha256(text.encode()).digest()
         return transaction.attempt << _DIGEST_BITS | int.from_bytes(digest[:5], "big")
 
-    def _link_checked(
+    def _placed(
         self, table: Any, transaction: TransactionId, handles: Sequence[DeltaHandle]
-    ) -> None:
-        """Link the files to where the commit lists them. Idempotent.
+    ) -> list[dict[str, Any]] | None:
+        """Return what the commit lists, once it is where it lists it, and fits.
 
-        They stay aside as well: no vacuum looks there while the commit is pending.
+        None: it is committed meanwhile. What is prepared stays as well: no vacuum looks
+        there while the commit is pending. Idempotent.
         """
-        root = self._folder.path
         self._raise_if_elsewhere(handles)
         try:
             raise_if_unsupported(table)
@@ -356,70 +389,92 @@ class DeltaSink(FolderSink[DeltaHandle]):
                 f"{transaction} cannot be listed: since its vote {error}, or take the "
                 "change back, and deliver the commit again"
             ) from None
-        for handle, file in ((h, file) for h in handles for file in h.files):
-            self._link(file)
-            if fault := self._fault(table, handle, file):
-                if self._is_committed(open_table(root), transaction, handles):
-                    return  # meanwhile, and was compacted
-                self._raise_if_elsewhere(handles)
-                if not exists(root / file["path"]) and exists(
-                    self._folder.aside(file["path"])
-                ):
-                    raise ParticipantUnavailableError(
-                        f"{file['path']} of {transaction} was removed from {root} "
-                        "before it was listed, such as by a vacuum: it is linked again"
-                    )
-                raise ParticipantRefusedError(
-                    f"{file['path']} of {transaction} cannot be listed in {root}: "
-                    f"{fault}"
-                )
-        flush_folders(root, [root])
+        self._folder.place(_paths(handles))
+        listed: list[dict[str, Any]] = []
+        for handle in handles:
+            if (files := self._files(handle)) is None:
+                gone = "the list of its files is gone, or is another"
+                self._raise_fault(transaction, handles, handle.stem, gone)
+                return None
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                faults = [*pool.map(partial(self._fault, table, handle), files)]
+            for file, fault in zip(files, faults, strict=True):
+                if fault:
+                    self._raise_fault(transaction, handles, file["path"], fault)
+                    return None  # and compacted, perhaps
+            listed += files
+        self._folder.flush_places()
+        return listed
+
+    def _files(self, handle: DeltaHandle) -> list[dict[str, Any]] | None:
+        """Return what a commit lists of a branch; None if that was removed."""
+        if not handle.digest:
+            return handle.files
+        try:
+            files = self._folder.noted(handle.stem, handle.digest)
+        except FileNotFoundError:
+            return None
+        return files if [file["path"] for file in files] == handle.paths else None
+
+    def _raise_fault(
+        self,
+        transaction: TransactionId,
+        handles: Sequence[DeltaHandle],
+        path: str,
+        fault: str,
+    ) -> None:
+        """Say why a file cannot be listed, unless it is committed meanwhile."""
+        root = self._folder.path
+        if self._is_committed(self._folder.open_table(), transaction, handles):
+            return
+        self._raise_if_elsewhere(handles)
+        if path in self._folder.missing([path]) and self._folder.is_prepared(path):
+            raise ParticipantUnavailableError(
+                f"{path} of {transaction} was removed from {root} before it was "
+                "listed, such as by a vacuum: it is placed again"
+            )
+        raise ParticipantRefusedError(
+            f"{path} of {transaction} cannot be listed in {root}: {fault}"
+        )
 
     def _restore(
         self, transaction: TransactionId, handles: Sequence[DeltaHandle]
     ) -> None:
-        """Link again what is listed, and was taken by a vacuum before it was listed."""
-        root = self._folder.path
-        gone = [file for file in _files(handles) if not exists(root / file["path"])]
-        if not gone:
+        """Place again what is listed, and a vacuum took before it was listed."""
+        if not (gone := self._folder.missing(_paths(handles))):
             return
-        listed = {os.path.basename(uri) for uri in open_table(root).file_uris()}
-        for file in gone:
-            if file["path"] not in listed:
-                continue  # compacted since
-            self._link(file)
-            if not exists(root / file["path"]):
-                raise ParticipantRefusedError(
-                    f"{file['path']} of {transaction} is listed in {root}, and gone: "
-                    "somebody has removed it"
-                )
-        flush_folders(root, [root])
-
-    def _link(self, file: dict[str, Any]) -> None:
-        """Link a file to where the commit lists it. Idempotent.
-
-        It is as young as its link: a vacuum takes what is old and not listed.
-        """
-        prepared = self._folder.aside(file["path"])
-        # Not aside: another process has committed it, or the caller's check fails.
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
-            touch(prepared)
-            os.link(prepared, self._folder.path / file["path"])
+        listed = {
+            os.path.basename(uri) for uri in self._folder.open_table().file_uris()
+        }
+        gone = [path for path in gone if path in listed]  # else compacted since
+        self._folder.place(gone)
+        if lost := self._folder.missing(gone):
+            raise ParticipantRefusedError(
+                f"{lost[0]} of {transaction} is listed in {self._folder.path}, and "
+                "gone: somebody has removed it"
+            )
+        self._folder.flush_places()
 
     def _fault(
         self, table: Any, handle: DeltaHandle, file: dict[str, Any]
     ) -> str | None:
         """Say why a file would break readers: a commit takes whatever it lists."""
-        from pyarrow import parquet
-
-        path, by = self._folder.path / file["path"], partition_types(table)
         try:
-            if (size := path.stat().st_size) != file["size"]:
-                return f"it has {size} bytes, and {file['size']} were prepared"
-            footer = parquet.read_metadata(path)
+            placed = self._folder.open_placed(file["path"])
         except FileNotFoundError:
             return "it is gone, and no commit lists it: somebody has removed it"
-        values = file["partition_values"]
+        with contextlib.closing(placed):
+            return self._fault_in(placed, table, handle, file)
+
+    def _fault_in(
+        self, placed: Any, table: Any, handle: DeltaHandle, file: dict[str, Any]
+    ) -> str | None:
+        from pyarrow import parquet
+
+        if (size := placed.size()) != file["size"]:
+            return f"it has {size} bytes, and {file['size']} were prepared"
+        prepared, by = parquet.ParquetFile(placed), partition_types(table)
+        footer, values = prepared.metadata, file["partition_values"]
         if by != handle.partition_types or by.keys() != values.keys():
             now = (f"{name}, of type {kind}" for name, kind in by.items())
             return f"the table is now partitioned by {', '.join(now) or 'nothing'}"
@@ -431,16 +486,23 @@ class DeltaSink(FolderSink[DeltaHandle]):
         fault = mismatch(have, fields) or value_fault(values, wanted, lengths)
         changed = {n: k for n, k in lengths.items() if k != handle.lengths.get(n)}
         if names := [name for name in have.names if name in changed]:  # since the vote
-            with parquet.ParquetFile(path) as prepared:
-                batches = prepared.iter_batches(columns=names)
-                faults = (too_long(rows, changed) for rows in batches)
-                fault = fault or next(filter(None, faults), None)
+            batches = prepared.iter_batches(columns=names)
+            faults = (too_long(rows, changed) for rows in batches)
+            fault = fault or next(filter(None, faults), None)
         return fault
 
     def _append(
-        self, table: Any, transaction: TransactionId, handles: Sequence[DeltaHandle]
+        self,
+        table: Any,
+        transaction: TransactionId,
+        handles: Sequence[DeltaHandle],
+        files: Sequence[Mapping[str, Any]],
     ) -> str:
-        """Try to list the files; return why it failed. The table tells if it did."""
+        """Try to list the files; return why it failed. The table tells if it did.
+
+        Raises:
+            ParticipantUnavailableError: it is not known whether it was carried out.
+        """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction
@@ -455,7 +517,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
                 data_change=True,
                 stats=file["stats"],
             )
-            for file in _files(handles)
+            for file in files
         ]
         properties = CommitProperties(
             custom_metadata={
@@ -474,26 +536,17 @@ class DeltaSink(FolderSink[DeltaHandle]):
                 actions, "append", table.schema(), by, commit_properties=properties
             )
         except DeltaError as error:
-            return str(error).partition("\n")[0]
+            return line_of(error)
+        except OSError as error:
+            raise ParticipantUnavailableError(
+                f"{self._folder.path} may have been changed, or not: {line_of(error)}"
+            ) from error
         return "it is not there after its commit"
-
-    def _flush_log(self, version: int) -> None:
-        """Make durable what the table's log has, up to a version: deltalake does not.
-
-        Before a commit, too: it is not read without those below it.
-        """
-        log = self._folder.path / "_delta_log"
-        for path in log.iterdir():
-            if path.name > f"{self._flushed:020}.json":
-                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                    os.fsync(file.fileno())
-        flush_folders(log, [log])
-        self._flushed = version
 
 
 def _stats(rows: int) -> str:
     return json.dumps({"numRecords": rows})
 
 
-def _files(handles: Sequence[DeltaHandle]) -> list[dict[str, Any]]:
-    return [file for handle in handles for file in handle.files]
+def _paths(handles: Sequence[DeltaHandle]) -> list[str]:
+    return [path for handle in handles for path in handle.paths]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.model import RejectedRow
 from tracing_2pc.sinks.branch_files import text_of
+from tracing_2pc.sinks.object_store import line_of
 from tracing_2pc.sinks.table_columns import (
     missing_columns,
     no_such_column,
@@ -39,8 +40,10 @@ _TEXT: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _VARCHAR: Final = re.compile(r"varchar\((\d+)\)")
 
 
-def open_table(path: Path) -> Any:
+def open_table(path: Path | str, options: dict[str, str] | None = None) -> Any:
     """Open a table as it is now; a handle is used for one step, since others write.
+
+    `options` are of the storage of a URL.
 
     Raises:
         ConfigurationError: there is none, or deltalake is not installed.
@@ -55,14 +58,14 @@ def open_table(path: Path) -> Any:
             "DeltaSink needs deltalake: pip install 'tracing-2pc[delta]'"
         ) from None
     try:
-        return DeltaTable(path)
+        return DeltaTable(path, storage_options=options)
     except TableNotFoundError:
         raise ConfigurationError(
             f"{path} is not a Delta table, or not mounted: create it before, for "
             "example by deltalake.DeltaTable.create(path, schema)"
         ) from None
     except Exception as error:
-        line = str(error).partition("\n")[0] + torn_in(path)
+        line = line_of(error) + (torn_in(path) if isinstance(path, Path) else "")
         raise ParticipantUnavailableError(f"cannot read {path}: {line}") from error
 
 
@@ -189,7 +192,7 @@ def add_fields(table: Any, fields: Sequence[Any]) -> str:
     try:
         table.alter.add_columns(list(fields))
     except DeltaError as error:
-        return str(error).partition("\n")[0]
+        return line_of(error)
     return "they are not there after their commit"
 
 

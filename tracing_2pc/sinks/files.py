@@ -78,7 +78,7 @@ class FileSink(FolderSink[FileHandle]):
         if format not in ENCODERS:
             raise ConfigurationError(f"format {format!r}: one of {', '.join(ENCODERS)}")
         super().__init__(name or "files")
-        self._folder = self._shared(folder, "commits by a rename")
+        self._folder = self._shared(SharedFolder, folder, "commits by a rename")
         self._format = format
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
         self._partition_by = tuple(columns or ())
@@ -117,7 +117,7 @@ class FileSink(FolderSink[FileHandle]):
         if committed is None and transaction.batch <= newest:
             committed = f"one of the batches up to {newest}"
         known, partition_by = self._folder.layout(self._format), self._partition_by
-        writer = partial(BranchFiles, self._folder.path, self._folder.aside)
+        writer = partial(BranchFiles, self._folder)
         return self._begin(
             context,
             committed,

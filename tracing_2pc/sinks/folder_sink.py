@@ -27,6 +27,8 @@ _SHOWN: Final = 200
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
+_Folder = TypeVar("_Folder", bound=SharedFolder)
+
 
 @dataclasses.dataclass(eq=False)
 class FolderHandle:
@@ -112,14 +114,16 @@ class FolderSink(Generic[_Handle]):
             raise ConfigurationError(str(error)) from None
         self._driver_sees: str | None = None  # the id of a folder
 
-    def _shared(self, folder: str | os.PathLike[str], how: str) -> SharedFolder:
+    def _shared(
+        self, kind: type[_Folder], folder: str | os.PathLike[str], how: str
+    ) -> _Folder:
         """Return a folder of a file system; `how` it commits no object store can.
 
         Raises:
             ConfigurationError: it is no path, or `file:///` URL, of a file system.
         """
         path = _path_of(os.fspath(folder), type(self).__name__, how)
-        return SharedFolder(path, self.name)
+        return kind(path, self.name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._folder.path)!r})"

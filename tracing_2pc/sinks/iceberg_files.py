@@ -24,6 +24,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks.branch_files import IN_MEMORY, MAX_FILES, flush_folders
 from tracing_2pc.sinks.iceberg_table import data_path
+from tracing_2pc.sinks.object_store import names_in, remove, sizes_of
 from tracing_2pc.sinks.shared_folder import PREPARED, SharedFolder
 
 if TYPE_CHECKING:
@@ -119,8 +120,7 @@ class TableFolder:
         """Return the bytes that files have; None for one that is not there."""
         found: list[int | None] = []
         for files, paths in self._at(locations):
-            infos = files.get_file_info(paths)
-            found += [info.size if info.is_file else None for info in infos]
+            found += sizes_of(files, paths)
         return found
 
     # --- removing -------------------------------------------------------------------
@@ -192,17 +192,12 @@ class TableFolder:
         return prepared
 
     def _names(self, location: str) -> list[str]:
-        from pyarrow import fs
-
         ((files, (path,)),) = self._at([location])
-        selector = fs.FileSelector(path.rpartition("/")[0], allow_not_found=True)
-        return sorted(info.base_name for info in files.get_file_info(selector))
+        return names_in(files, path.rpartition("/")[0])
 
     def _delete(self, locations: Iterable[str]) -> None:
         for files, paths in self._at(locations):
-            for path in paths:
-                with contextlib.suppress(FileNotFoundError):
-                    files.delete_file(path)
+            remove(files, paths)
 
     def _at(self, locations: Iterable[str]) -> Iterator[tuple[Any, list[str]]]:
         """Yield the file system of locations, of one place, and their paths in it."""

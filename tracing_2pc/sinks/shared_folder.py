@@ -32,6 +32,7 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks.branch_files import (
     ENCODERS,
     TEMPORARY,
+    LocalOutput,
     exists,
     flush_folders,
     make_folders,
@@ -50,7 +51,37 @@ _RESERVED: Final = re.compile(
 )
 
 
-class SharedFolder:
+class AsideFolder:
+    """What is prepared, by transaction, until that is over."""
+
+    def clean(self, transaction: TransactionId) -> None:
+        """Remove what is aside of a transaction."""
+        self._remove(self._left(transaction.application).get(transaction, ()))
+
+    def clean_late(
+        self, committed: TransactionId, is_over: Callable[[TransactionId], bool]
+    ) -> None:
+        """Remove what is aside of batches up to one that is committed, and are over.
+
+        Nothing holds back what is proven: what cannot be told or removed is warned of,
+        and the next commit tries it again.
+        """
+        for transaction, files in self._left(committed.application).items():
+            try:
+                if transaction.batch <= committed.batch and is_over(transaction):
+                    self._remove(files)
+            except Exception:
+                logger.warning("files left: transaction=%s", transaction, exc_info=True)
+
+    def _left(self, application: str) -> dict[TransactionId, list[Any]]:
+        """Return what is aside of an application, by transaction."""
+        raise NotImplementedError
+
+    def _remove(self, files: Iterable[Any]) -> None:
+        raise NotImplementedError
+
+
+class SharedFolder(AsideFolder):
     """The places of one participant in a folder that others may write to as well."""
 
     def __init__(self, path: Path, name: str) -> None:
@@ -64,6 +95,16 @@ class SharedFolder:
         """
         return self.path / ".tpc" / f"{self._name}.{Path(path).name}{TEMPORARY}"
 
+    def create(self, path: str) -> LocalOutput:
+        """Create a file aside, by its path once it is committed."""
+        target = self.aside(path)
+        target.parent.mkdir(exist_ok=True)
+        return LocalOutput(target)
+
+    def flush(self, paths: Iterable[str]) -> None:
+        """Make the names of files durable that are aside."""
+        flush_folders(self.path, {self.aside(path).parent for path in paths})
+
     def raise_if_linked(self, paths: Iterable[str]) -> None:
         """Refuse files in a folder that is a symbolic link: it may lead elsewhere."""
         for folder in sorted({p for path in paths for p in Path(path).parents}):
@@ -75,32 +116,14 @@ class SharedFolder:
 
     def drop(self, paths: Sequence[str]) -> None:
         """Remove what a branch has prepared of its files, and what it has reserved."""
-        for path in paths:
-            self.aside(path).unlink(missing_ok=True)
-        for stem in {_stem(path) for path in paths}:
+        self._remove(map(self.aside, paths))
+        for stem in {stem_of(path) for path in paths}:
             for file in (self.path / ".tpc").glob(f"{self._name}.{stem}.columns.*"):
                 file.unlink(missing_ok=True)
 
-    def clean(self, transaction: TransactionId) -> None:
-        """Remove what is aside of a transaction."""
-        for file in self._left(transaction.application).get(transaction, ()):
+    def _remove(self, files: Iterable[Path]) -> None:
+        for file in files:
             file.unlink(missing_ok=True)
-
-    def clean_late(
-        self, committed: TransactionId, is_over: Callable[[TransactionId], bool]
-    ) -> None:
-        """Remove what is aside of batches up to one that is committed, and are over.
-
-        Nothing holds back what is proven: what cannot be told or removed is warned of,
-        and the next commit tries it again.
-        """
-        for transaction, files in self._left(committed.application).items():
-            try:
-                if transaction.batch <= committed.batch and is_over(transaction):
-                    for file in files:
-                        file.unlink(missing_ok=True)
-            except Exception:
-                logger.warning("files left: transaction=%s", transaction, exc_info=True)
 
     def _left(self, application: str) -> dict[TransactionId, list[Path]]:
         """Return what is aside of an application, by transaction."""
@@ -166,7 +189,7 @@ class SharedFolder:
         """
         digest = hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:32]
         kind = path.rpartition(".")[2]
-        own = self.aside(f"{_stem(path)}.columns.{kind}.{digest}")
+        own = self.aside(f"{stem_of(path)}.columns.{kind}.{digest}")
         self._put(transaction, own, layout)
         try:
             # In this order: what is reserved is noted before it is removed.
@@ -280,7 +303,7 @@ class SharedFolder:
         return self.path / "_tpc" / job / f"{transaction.batch}.manifest"
 
 
-def _stem(path: str) -> str:
+def stem_of(path: str) -> str:
     """Return what the names of all files of a branch begin with."""
     return Path(path).name.rsplit(".", 2)[0]
 
