@@ -231,6 +231,8 @@ def test_a_list_that_another_has_written_is_not_believed(table):
     assert table.visible() == [0, 1]
 
 
+IN_CI = [pytest.param(fault, marks=pytest.mark.ci) for fault in ("slow", "late")]
+
 REQUESTS = {
     "a file": "PUT .*/_tpc/.*parquet$",
     "its list": "PUT .*/_tpc/.*json$",
@@ -240,7 +242,7 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("fault", ["lose", "slow", "late"])
+@pytest.mark.parametrize("fault", ["lose", *IN_CI])
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_an_answer_is_lost_or_comes_late(table, log, request_, fault):
     """Each row is there once, and one commit of the table has it."""
@@ -251,7 +253,7 @@ def test_an_answer_is_lost_or_comes_late(table, log, request_, fault):
     assert len(table.store.seen(REQUESTS[request_])) > 1
 
 
-@pytest.mark.parametrize("fault", ["lose", "late"])
+@pytest.mark.parametrize("fault", ["lose", IN_CI[1]])
 @pytest.mark.parametrize("request_", ["a copy", "the table's log"])
 def test_no_answer_comes_at_all(table, request_, fault):
     """Not now, but for what was done, as the table tells; nothing is done twice."""
@@ -274,7 +276,7 @@ def test_no_answer_comes_at_all(table, request_, fault):
 
 
 @pytest.mark.parametrize("part", ["PUT .*partNumber=", "POST .* uploadId="])
-@pytest.mark.parametrize("fault", ["lose", "slow", "late"])
+@pytest.mark.parametrize("fault", ["lose", *IN_CI])
 def test_a_large_file_is_sent_in_parts(table, log, part, fault):
     """It is there whole, or its task fails, and the next attempt is another file."""
     ids = pa.array(range(1 << 20))
