@@ -238,6 +238,23 @@ def test_rows_that_do_not_fit_vote_abort(out, job, given, fault):
     assert [*out.rglob("*.tmp")] == []
 
 
+def test_nulls_inside_of_a_column(tmp_path):
+    """Spark declares all there as nullable; what is null itself lacks nothing."""
+    strict = pa.struct([pa.field("x", pa.int32(), nullable=False)])
+    DeltaTable.create(tmp_path / "t", pa.schema([("s", strict)]))
+    sink = DeltaSink(tmp_path / "t")
+
+    def batch(*values: dict[str, Any] | None) -> pa.RecordBatch:
+        kind = pa.struct([("x", pa.int32())])
+        return pa.RecordBatch.from_pydict({"s": pa.array(values, kind)})
+
+    with pytest.raises(ConfigurationError, match=TEXTS["nulls"].format(column="s.x")):
+        prepared(sink, batch({"x": None}))
+    sink.commit_transaction(str(T), [prepared(sink, batch({"x": 1}, None))])
+    read = DeltaTable(tmp_path / "t").to_pyarrow_table()
+    assert read["s"].to_pylist() == [{"x": 1}, None]
+
+
 def test_nulls_and_forms_of_a_type(tmp_path):
     """A column that allows no null is held to that; another zone is the same time."""
     id_, at = pa.field("id", pa.int64(), nullable=False), pa.timestamp("us", "UTC")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,9 +24,10 @@ from tracing_2pc.core.errors import ParticipantRefusedError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks.branch_files import IN_MEMORY, MAX_FILES, flush_folders
-from tracing_2pc.sinks.iceberg_table import data_path
+from tracing_2pc.sinks.iceberg_table import arrow_schema, data_path
 from tracing_2pc.sinks.object_store import names_in, remove, sizes_of
 from tracing_2pc.sinks.shared_folder import PREPARED, SharedFolder
+from tracing_2pc.sinks.values import as_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -250,7 +252,7 @@ class TableFiles:
         self._stem = stem
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0  # of them
-        self._open: dict[Any, _File] = {}  # by partition
+        self._open: dict[tuple[str, ...], _File] = {}  # by partition
         self._made: list[_File] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -297,22 +299,23 @@ class TableFiles:
         largest = int(properties.get(_TARGET, _LARGEST))
         rows, self._held, self._bytes = pa.Table.from_batches(self._held), [], 0
         for partition, part in _partitions(table, rows):
-            file = self._open.get(partition) or self._begin(partition)
+            key = tuple(map(repr, partition))  # 0.0 equals -0.0, and no NaN another
+            file = self._open.get(key) or self._begin(key, partition)
             file.write(part)
             if file.held >= largest:
-                self._close(partition)
+                self._close(key)
 
-    def _begin(self, partition: Any) -> _File:
+    def _begin(self, key: tuple[str, ...], partition: tuple[Any, ...]) -> _File:
         if len(self._open) == MAX_FILES:
             self._close(next(iter(self._open)))
         path = f"{self._stem}.{len(self._made)}.parquet"
         file = _File(self._folder, path, partition)
         self._made.append(file)
-        self._open[partition] = file
+        self._open[key] = file
         return file
 
-    def _close(self, partition: Any) -> None:
-        self._open.pop(partition).close()
+    def _close(self, key: tuple[str, ...]) -> None:
+        self._open.pop(key).close()
         failpoint("iceberg.between_files")
 
     def _write_manifest(self) -> None:
@@ -346,7 +349,9 @@ class TableFiles:
 class _File:
     """A file, and what its table's metadata will have of it."""
 
-    def __init__(self, folder: TableFolder, path: str, partition: Any) -> None:
+    def __init__(
+        self, folder: TableFolder, path: str, partition: tuple[Any, ...]
+    ) -> None:
         from pyiceberg.io.fileformat import FileFormatFactory
         from pyiceberg.manifest import FileFormat
         from pyiceberg.schema import sanitize_column_names
@@ -356,31 +361,21 @@ class _File:
         self.entry: Any = None
         self._folder = folder
         self._partition = partition
-        self._model = FileFormatFactory.get(FileFormat.PARQUET)
         table = folder.table
-        self._schema = sanitize_column_names(table.schema())
+        named = sanitize_column_names(table.schema())
+        self._schema = arrow_schema(named, include_field_ids=True)
         self._output = table.io.new_output(folder.location(path))
-        self.writer = self._model.create_writer(
-            self._output, self._schema, table.properties
-        )
+        model = FileFormatFactory.get(FileFormat.PARQUET)
+        self.writer = model.create_writer(self._output, named, table.properties)
 
     def write(self, rows: pa.Table) -> None:
         import pyarrow as pa
-        from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
 
-        names = self._folder.table.schema().name_mapping
-        came = pyarrow_to_schema(rows.schema, name_mapping=names)
-        batches = [
-            _to_requested_schema(
-                self._schema,
-                came,
-                batch,
-                include_field_ids=True,
-                format_model=self._model,
-            )
-            for batch in rows.combine_chunks().to_batches()
+        columns = [
+            as_declared(column.combine_chunks(), field)
+            for column, field in zip(rows.columns, self._schema, strict=True)
         ]
-        self.writer.write(pa.Table.from_batches(batches))
+        self.writer.write(pa.Table.from_arrays(columns, schema=self._schema))
         self.rows += rows.num_rows
         self.held += rows.nbytes
 
@@ -394,7 +389,7 @@ class _File:
             content=DataFileContent.DATA,
             file_path=self._output.location,
             file_format=FileFormat.PARQUET,
-            partition=Record() if self._partition is None else self._partition,
+            partition=Record(*self._partition),
             file_size_in_bytes=len(self._output),
             **dict.fromkeys(("sort_order_id", "equality_ids", "key_metadata")),
             spec_id=self._folder.table.spec().spec_id,
@@ -402,15 +397,77 @@ class _File:
         )
 
 
-def _partitions(table: Any, rows: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
-    """Yield the rows of each partition; of a table that has none, None and all rows."""
-    from pyiceberg.io.pyarrow import _determine_partitions
+def _partitions(
+    table: Any, rows: pa.Table
+) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Yield the rows of each partition, behind its values; without partitions, all.
+
+    pyiceberg takes 0.0 and -0.0 for two partitions, and fills both with what equals
+    either; of NaN it finds no row.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     if table.spec().is_unpartitioned():
-        yield None, rows
+        yield (), rows
         return
-    for part in _determine_partitions(table.spec(), table.schema(), rows):
-        yield part.partition_key.partition, part.arrow_table_partition
+    found: list[tuple[Any, ...]] = [()]
+    codes: Any = pa.array([0] * rows.num_rows, pa.int64())  # each row's among these
+    for field in table.spec().fields:
+        column = _column(table.schema(), field.source_id, rows)
+        source = table.schema().find_field(field.source_id).field_type
+        indices, values = _encode(field.transform.pyarrow_transform(source)(column))
+        both = pc.add(pc.multiply(codes, len(values)), indices).dictionary_encode()
+        pairs = [divmod(n, len(values)) for n in both.dictionary.to_pylist()]
+        found = [(*found[before], values[n]) for before, n in pairs]
+        codes = both.indices.cast("int64")
+    counts = {n["values"]: n["counts"] for n in pc.value_counts(codes).to_pylist()}
+    in_order, first = rows.take(pc.sort_indices(codes)), 0
+    for n, partition in enumerate(found):
+        yield partition, in_order.slice(first, counts[n])
+        first += counts[n]
+
+
+def _column(schema: Any, source_id: int, rows: pa.Table) -> Any:
+    """Return the values of a column, or of what is inside of structs."""
+    import pyarrow.compute as pc
+
+    fields, path = schema.fields, list[str]()
+    while True:
+        field = next(f for f in fields if source_id in _ids_in(f))
+        path.append(field.name)
+        if field.field_id == source_id:
+            column = rows.column(path[0]).combine_chunks()
+            return pc.struct_field(column, path[1:]) if path[1:] else column
+        fields = field.field_type.fields
+
+
+def _ids_in(field: Any) -> set[int]:
+    """Return the ids of a field and of all that is in it."""
+    from pyiceberg.schema import Schema
+
+    return set(Schema(field).field_ids)
+
+
+def _encode(values: pa.Array) -> tuple[pa.Array, list[Any]]:
+    """Return which distinct value each one is, and these as manifests have them.
+
+    Two that are equal and not the same, as 0.0 and -0.0, are distinct; NaN is one.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    kind, bits = values.type, None
+    if pa.types.is_floating(kind):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(math.nan, kind), values)
+    if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
+        bits = pa.int32() if kind.bit_width == 32 else pa.int64()
+    encoded = (values.view(bits) if bits else values).dictionary_encode("encode")
+    distinct = encoded.dictionary
+    if pa.types.is_floating(kind):
+        distinct = distinct.view(kind)
+    return encoded.indices.cast("int64"), distinct.to_pylist()
 
 
 def _stem(path: str) -> str:

@@ -151,13 +151,24 @@ def data_path(table: Any) -> str:
 
 def columns_of(table: Any) -> pa.Schema:
     """Return the table's columns in Arrow's types."""
-    from pyiceberg.io.pyarrow import (
-        _pyarrow_schema_ensure_small_types,
-        schema_to_pyarrow,
-    )
+    return arrow_schema(table.schema(), include_field_ids=False)
 
-    columns = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    return _pyarrow_schema_ensure_small_types(columns)
+
+def arrow_schema(schema: Any, *, include_field_ids: bool) -> pa.Schema:
+    """Return Iceberg's columns in Arrow's types, with what may be null at any depth."""
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    def smaller(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_large_list(kind):
+            return pa.list_(kind.value_field)
+        return {
+            pa.large_string(): pa.string(),
+            pa.large_binary(): pa.binary(),
+        }.get(kind, kind)
+
+    large = schema_to_pyarrow(schema, include_field_ids=include_field_ids)
+    return with_types(large, smaller)
 
 
 def as_iceberg(schema: pa.Schema) -> pa.Schema:

@@ -6,7 +6,12 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.sinks.values import cast_to, with_nulls_inside
+from tracing_2pc.sinks.values import (
+    as_declared,
+    cast_to,
+    null_inside,
+    with_nulls_inside,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +37,14 @@ def fit_rows(
         )
     fields = [field for field in schema if field.name in batch.schema.names]
     rows = pa.Table.from_batches([batch]).select([field.name for field in fields])
-    batches: list[pa.RecordBatch] = rows.cast(pa.schema(fields)).to_batches()
-    return batches
+    # A cast would look into what is null, whose members no column may have as null.
+    cast = rows.cast(pa.schema(map(with_nulls_inside, fields)))
+    return [
+        pa.RecordBatch.from_arrays(
+            list(map(as_declared, part.columns, fields)), schema=pa.schema(fields)
+        )
+        for part in cast.to_batches()
+    ]
 
 
 def with_missing(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -98,8 +109,15 @@ def mismatch(
     for field in have:
         if field.name not in fields:
             return f"the table has no column {field.name!r}"
-        wanted = fields[field.name]
-        if not same_type(field.type, wanted.type):
+        wanted, kind = fields[field.name], field.type
+        if rows is not None:
+            # What is declared nullable inside may have no null there.
+            column, free = rows.column(field.name), with_nulls_inside(wanted).type
+            if same_type(kind, free):
+                if path := null_inside(column, wanted.type, field.name):
+                    return f"column {path!r} has nulls, the table allows none"
+                kind = wanted.type
+        if not same_type(kind, wanted.type):
             return (
                 f"column {field.name!r} is {field.type}, the table's {wanted.type}"
                 f"{cast_to(field.name, wanted.type)}"

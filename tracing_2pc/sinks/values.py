@@ -134,6 +134,66 @@ def _with_inner(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.F
     return field
 
 
+def null_inside(values: pa.Array, kind: pa.DataType, path: str) -> str | None:
+    """Return the path to a null that a type does not allow inside of its values.
+
+    A struct, list or map that is null itself has nothing inside.
+    """
+    import pyarrow as pa
+
+    if not pa.types.is_nested(kind):
+        return None
+    there = values.drop_null()
+    if pa.types.is_struct(kind):
+        inner = [there.field(n) for n in range(kind.num_fields)]
+    else:
+        inner = [_as_list(there).flatten()]
+    for field, found in zip(
+        map(kind.field, range(kind.num_fields)), inner, strict=True
+    ):
+        name = path if pa.types.is_map(kind) else f"{path}.{field.name}"
+        if found.null_count and not field.nullable:
+            return name
+        if deeper := null_inside(found, field.type, name):
+            return deeper
+    return None
+
+
+def as_declared(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return values as a field of the same types declares them, at any depth.
+
+    Names, metadata and what may be null are the field's. What must not be null is not,
+    where what it is in is null: then it is any value.
+    """
+    import pyarrow as pa
+
+    kind, validity = field.type, values.buffers()[0] if field.nullable else None
+    if pa.types.is_struct(kind):
+        members = [as_declared(values.field(n), of) for n, of in enumerate(kind)]
+        nulls = values.is_null() if validity else None
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=nulls)
+    is_nested = pa.types.is_nested(kind)
+    if not is_nested and (field.nullable or not values.null_count):
+        return values
+    inner = None
+    if is_nested:
+        inner = [as_declared(_as_list(values).values, kind.field(0))]
+    own = [validity, *values.buffers()[1 : kind.num_buffers]]
+    about = {"offset": values.offset, "children": inner}
+    return pa.Array.from_buffers(kind, len(values), own, **about)
+
+
+def _as_list(values: pa.Array) -> pa.Array:
+    """Return maps as lists of their entries."""
+    import pyarrow as pa
+
+    if not pa.types.is_map(values.type):
+        return values
+    kind, own = pa.list_(values.type.field(0)), values.buffers()[:2]
+    about = {"offset": values.offset, "children": [values.values]}
+    return pa.Array.from_buffers(kind, len(values), own, **about)
+
+
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of a schema, in its types: `RecordBatch.cast` is newer."""
     import pyarrow as pa
