@@ -15,6 +15,7 @@ import pickle
 import re
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.io.pyarrow import ParquetFormatModel
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -729,6 +731,71 @@ def test_five_hundred_files_in_a_branch(tmp_path):
     assert (lake.visible(), lake.left()) == (ids, [])
 
 
+def test_a_file_that_is_closed_costs_no_memory(tmp_path, monkeypatch):
+    """Each has a codec of a MiB and more: a task holds as many as it has open."""
+    monkeypatch.setattr("tracing_2pc.sinks.iceberg_files.MAX_FILES", 4)
+    create, made, most = ParquetFormatModel.create_writer, weakref.WeakSet[Any](), []
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        made.add(writer := create(self, *arguments))
+        most.append(len(made))
+        return writer
+
+    monkeypatch.setattr(ParquetFormatModel, "create_writer", counted)
+    lake = Lake(tmp_path)
+    lake.make(PLAIN, partition_spec=spec((1, IdentityTransform())))
+    given = pa.RecordBatch.from_pydict({"id": [*range(20)], "region": ["n"] * 20})
+    sink = lake.sink()
+    handle = prepared(sink, given)
+    assert (len(most), max(most)) == (20, 4)
+    sink.commit_transaction(str(T), [handle])
+    assert lake.visible() == [*range(20)]
+
+
+def test_a_task_with_too_many_files_votes_abort(tmp_path, monkeypatch):
+    """Its commit would have to look at all of them; what it has written is removed."""
+    monkeypatch.setattr("tracing_2pc.sinks.iceberg_files.MOST_FILES", 2)
+    lake = Lake(tmp_path)
+    lake.make(PLAIN, partition_spec=spec((1, IdentityTransform())))
+    sink = lake.sink()
+    given = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "region": ["n"] * 3})
+    with pytest.raises(ConfigurationError, match=TEXTS["repartition"]) as caught:
+        prepared(sink, given)
+    assert "\n" not in str(caught.value)
+    assert lake.left() == []
+    sink.commit_transaction(str(T), [prepared(sink, given.slice(1))])
+    assert lake.visible() == [2, 3]
+
+
+BROKEN = {
+    "write.target-file-size-bytes": ["64MB", "0", "-1"],
+    "write.parquet.compression-codec": ["zip"],
+    "write.parquet.page-size-bytes": ["large"],
+    "write.metadata.metrics.default": ["truncate(0)"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name in BROKEN for value in BROKEN[name]]
+)
+def test_a_property_that_no_file_can_be_written_by(lake, name, value):
+    """Is refused where the job starts, and by a task; what has voted is committed."""
+    sink = lake.sink(evolve="add")
+    handle = prepared(sink)
+    with lake.table().transaction() as change:
+        change.set_properties({name: value})
+    for asked in (
+        lambda: lake.sink().check_job("orders"),
+        lambda: sink.before_tasks(ROWS.schema),
+        lambda: prepared(sink),
+    ):
+        with pytest.raises(ConfigurationError, match=r"has (the )?propert") as caught:
+            asked()
+        assert "\n" not in str(caught.value)
+    sink.commit_transaction(str(T), [handle])
+    assert lake.visible() == [0, 1]
+
+
 def test_a_column_of_partitions_may_be_missing(tmp_path):
     """As any that is not required: it is null there."""
     lake = Lake(tmp_path)
@@ -821,6 +888,7 @@ def test_a_file_that_somebody_harmed_is_not_listed(lake, job, tmp_path, harm):
         ("stem", "other.0.1.0.0.0123456789ab", TEXTS["a receipt"]),
         ("stem", "../../orders.0.1.0.0.0123456789ab", TEXTS["a receipt"]),
         ("count", 0, "names other files"),
+        *(("count", n, TEXTS["a receipt"]) for n in (10**12, -1, 1.0, "1")),
         ("digest", "0" * 64, "is not what its task has written"),
         ("table", "another", "it is another table"),
         ("spec", 7, "it is partitioned in another way"),

@@ -20,7 +20,7 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
-from tracing_2pc.sinks.iceberg_files import TableFiles, TableFolder
+from tracing_2pc.sinks.iceberg_files import MOST_FILES, TableFiles, TableFolder
 from tracing_2pc.sinks.iceberg_table import (
     TableName,
     as_iceberg,
@@ -29,6 +29,7 @@ from tracing_2pc.sinks.iceberg_table import (
     first_line,
     new_columns,
     raise_if_unsupported,
+    raise_if_unwritable,
     schema_fault,
 )
 from tracing_2pc.sinks.table_columns import fit_rows, missing_columns, with_missing
@@ -67,7 +68,17 @@ class IcebergHandle(FolderHandle):
 
     @property
     def paths(self) -> list[str]:
-        """The names of its files."""
+        """The names of its files.
+
+        Raises:
+            ParticipantRefusedError: more than a task can have made.
+        """
+        if type(self.count) is not int or not 0 <= self.count <= MOST_FILES:
+            raise ParticipantRefusedError(
+                f"{self.transaction}: a receipt names {self.count!r:.20} files, which "
+                "its task cannot have made: nothing was changed. Find out which "
+                "executor has sent it"
+            )
         return [f"{self.stem}.{n}.parquet" for n in range(self.count)]
 
     @property
@@ -177,6 +188,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
                 failed = self._create(schema)
                 continue
             raise_if_unsupported(self._table, table := self._there(table))
+            raise_if_unwritable(self._table, table)
             adds = self._adds_columns
             if not (fields := new_columns(self._table, table, schema) if adds else []):
                 self._flush(table)
@@ -405,6 +417,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
     def _check(self, table: Any, application: str) -> _Marker | None:
         """Refuse a table that we cannot write, or that is a copy; return its marker."""
         raise_if_unsupported(self._table, table)
+        raise_if_unwritable(self._table, table)
         try:
             return self._marker(table, application)
         except ParticipantRefusedError as error:

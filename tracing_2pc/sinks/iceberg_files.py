@@ -12,6 +12,7 @@ Spark's `remove_orphan_files` passes over names that begin with a dot or an unde
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import math
@@ -20,11 +21,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracing_2pc.core.errors import ParticipantRefusedError
+from tracing_2pc.core.errors import ConfigurationError, ParticipantRefusedError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks.branch_files import IN_MEMORY, MAX_FILES, flush_folders
-from tracing_2pc.sinks.iceberg_table import arrow_schema, data_path
+from tracing_2pc.sinks.iceberg_table import arrow_schema, data_path, target_size
 from tracing_2pc.sinks.object_store import names_in, remove, sizes_of
 from tracing_2pc.sinks.shared_folder import PREPARED, SharedFolder
 from tracing_2pc.sinks.values import as_declared
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TARGET: Final = "write.target-file-size-bytes"
-_LARGEST: Final = 1 << 29
-"""Bytes in memory after which a file is closed and another one begun: as pyiceberg."""
+MOST_FILES: Final = 20_000
+"""Files that one branch may have: a commit has what manifests say of all of them."""
 
 
 class TableFolder:
@@ -72,6 +72,14 @@ class TableFolder:
         """Return where the manifest of a branch is; its name begins as its files'."""
         application = stem.partition(".")[0]
         return f"{self.root}/.tpc/{self._own}/{self._name}.{application}/{stem}.avro"
+
+    @functools.cached_property
+    def columns(self) -> tuple[Any, pa.Schema]:
+        """The columns as files name them, in Iceberg's and in Arrow's types."""
+        from pyiceberg.schema import sanitize_column_names
+
+        named = sanitize_column_names(self.table.schema())
+        return named, arrow_schema(named, include_field_ids=True)
 
     # --- which folder it is ---------------------------------------------------------
 
@@ -239,7 +247,8 @@ class TableFiles:
     """The files of one branch, while its task writes them.
 
     Memory is bounded: rows are written once there are 32 MiB of them, of at most 256
-    files that are open. Nothing is durable before `close` returns.
+    files that are open, each with its codec; of one that is closed what the manifest
+    has of it is kept. Nothing is durable before `close` returns.
 
     Args:
         folder: of the table, as it was when the branch was begun.
@@ -253,7 +262,8 @@ class TableFiles:
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0  # of them
         self._open: dict[tuple[str, ...], _File] = {}  # by partition
-        self._made: list[_File] = []
+        self._made: dict[str, Any] = {}  # what the manifest has of each, once closed
+        self._largest = target_size(folder.table)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the rows of an Arrow batch, in the table's types."""
@@ -271,16 +281,16 @@ class TableFiles:
         self._write_held()
         for key in list(self._open):
             self._close(key)
-        self._folder.flush(self._folder.location(file.path) for file in self._made)
+        self._folder.flush(map(self._folder.location, self._made))
         failpoint("iceberg.before_manifest")
         self._write_manifest()
         return [
             {
-                "path": file.path,
-                "rows": file.rows,
-                "bytes": file.entry.file_size_in_bytes,
+                "path": path,
+                "rows": file.record_count,
+                "bytes": file.file_size_in_bytes,
             }
-            for file in self._made
+            for path, file in self._made.items()
         ]
 
     def drop(self) -> None:
@@ -288,34 +298,38 @@ class TableFiles:
         for file in self._open.values():
             with contextlib.suppress(Exception):
                 file.writer.close()
-        self._folder.drop([file.path for file in self._made])
+        self._folder.drop([*self._made])
 
     def _write_held(self) -> None:
         import pyarrow as pa
 
         if not self._held:
             return
-        table, properties = self._folder.table, self._folder.table.properties
-        largest = int(properties.get(_TARGET, _LARGEST))
         rows, self._held, self._bytes = pa.Table.from_batches(self._held), [], 0
-        for partition, part in _partitions(table, rows):
+        for partition, part in _partitions(self._folder.table, rows):
             key = tuple(map(repr, partition))  # 0.0 equals -0.0, and no NaN another
             file = self._open.get(key) or self._begin(key, partition)
             file.write(part)
-            if file.held >= largest:
+            if file.held >= self._largest:
                 self._close(key)
 
     def _begin(self, key: tuple[str, ...], partition: tuple[Any, ...]) -> _File:
         if len(self._open) == MAX_FILES:
             self._close(next(iter(self._open)))
+        if len(self._made) == MOST_FILES:
+            raise ConfigurationError(
+                f"one task has rows for more than {MOST_FILES} files of "
+                f"{self._folder.path}, by the table's partitions: repartition the "
+                "DataFrame by these, or partition by fewer values"
+            )
         path = f"{self._stem}.{len(self._made)}.parquet"
-        file = _File(self._folder, path, partition)
-        self._made.append(file)
-        self._open[key] = file
+        self._made[path] = None
+        self._open[key] = file = _File(self._folder, path, partition)
         return file
 
     def _close(self, key: tuple[str, ...]) -> None:
-        self._open.pop(key).close()
+        file = self._open.pop(key)
+        self._made[file.path] = file.close()
         failpoint("iceberg.between_files")
 
     def _write_manifest(self) -> None:
@@ -335,11 +349,11 @@ class TableFiles:
             snapshot_id=0,
             avro_compression="deflate",
         ) as manifest:
-            for file in self._made:
+            for file in self._made.values():
                 entry = ManifestEntry.from_args(
                     status=ManifestEntryStatus.ADDED,
                     snapshot_id=0,
-                    data_file=file.entry,
+                    data_file=file,
                 )
                 manifest.add(entry)
         self._folder.flush([location])
@@ -347,26 +361,22 @@ class TableFiles:
 
 
 class _File:
-    """A file, and what its table's metadata will have of it."""
+    """A file that is open."""
 
     def __init__(
         self, folder: TableFolder, path: str, partition: tuple[Any, ...]
     ) -> None:
         from pyiceberg.io.fileformat import FileFormatFactory
         from pyiceberg.manifest import FileFormat
-        from pyiceberg.schema import sanitize_column_names
 
         self.path = path
-        self.rows = self.held = 0
-        self.entry: Any = None
-        self._folder = folder
+        self.held = 0
         self._partition = partition
-        table = folder.table
-        named = sanitize_column_names(table.schema())
-        self._schema = arrow_schema(named, include_field_ids=True)
+        table, (columns, self._schema) = folder.table, folder.columns
+        self._spec = table.spec().spec_id
         self._output = table.io.new_output(folder.location(path))
         model = FileFormatFactory.get(FileFormat.PARQUET)
-        self.writer = model.create_writer(self._output, named, table.properties)
+        self.writer = model.create_writer(self._output, columns, table.properties)
 
     def write(self, rows: pa.Table) -> None:
         import pyarrow as pa
@@ -376,23 +386,22 @@ class _File:
             for column, field in zip(rows.columns, self._schema, strict=True)
         ]
         self.writer.write(pa.Table.from_arrays(columns, schema=self._schema))
-        self.rows += rows.num_rows
         self.held += rows.nbytes
 
-    def close(self) -> None:
-        """End it; note what a manifest has of it."""
+    def close(self) -> Any:
+        """End it; return what a manifest has of it."""
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
 
         statistics = self.writer.close().to_serialized_dict()
-        self.entry = DataFile.from_args(
+        return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self._output.location,
             file_format=FileFormat.PARQUET,
             partition=Record(*self._partition),
             file_size_in_bytes=len(self._output),
             **dict.fromkeys(("sort_order_id", "equality_ids", "key_metadata")),
-            spec_id=self._folder.table.spec().spec_id,
+            spec_id=self._spec,
             **statistics,
         )
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_TARGET: Final = "write.target-file-size-bytes"
+_LARGEST: Final = 1 << 29
+
 SILENCE: Final = 60.0
 """Seconds without a byte after which a REST catalog counts as unavailable: pyiceberg
 waits for ever."""
@@ -141,6 +144,45 @@ def raise_if_unsupported(name: TableName, table: Any) -> None:
             f"{name} uses {', '.join(asked)}, which IcebergSink does not write: take a "
             "table without"
         )
+
+
+def target_size(table: Any) -> int:
+    """Return the bytes in memory after which a file is closed, as pyiceberg has them.
+
+    Raises:
+        ConfigurationError: the table's property is no such number.
+    """
+    text = table.properties.get(_TARGET, str(_LARGEST))
+    if not (text.isascii() and text.isdecimal() and int(text[:20])):
+        raise ConfigurationError(
+            f"{'.'.join(table.name())} has the property {_TARGET} = {text!r:.80}, "
+            "which is no number of bytes: set one, or remove it"
+        )
+    return int(text[:20])
+
+
+def raise_if_unwritable(name: TableName, table: Any) -> None:
+    """Refuse what a task would fail with at its first file; see `raise_if_unsupported`.
+
+    Raises:
+        ConfigurationError: a property of the table is none that pyiceberg can write by.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+    from pyiceberg.io.pyarrow import (
+        _get_parquet_writer_kwargs,
+        compute_statistics_plan,
+    )
+
+    target_size(table)
+    try:
+        schema, about = table.schema(), _get_parquet_writer_kwargs(table.properties)
+        ParquetWriter(pa.BufferOutputStream(), columns_of(table), **about).close()
+        compute_statistics_plan(schema, table.properties)
+    except Exception as error:  # noqa: BLE001 - what pyiceberg says of a property
+        raise ConfigurationError(
+            f"{name} has properties that no file can be written by: {first_line(error)}"
+        ) from None
 
 
 def data_path(table: Any) -> str:
