@@ -20,10 +20,32 @@ T = TransactionId("orders", 0, 1)
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """Return the address of an S3 with a bucket of lakes."""
+def server() -> Iterator[ThreadedMotoServer]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def denied(server, monkeypatch) -> pytest.MonkeyPatch:
+    """Deny to delete, as a policy without s3:DeleteObject, until it is undone."""
+    app = server._server.app
+
+    def policy(environ: dict[str, Any], start: Any) -> Any:
+        if environ["REQUEST_METHOD"] != "DELETE":
+            return app(environ, start)
+        start("403 Forbidden", [("Content-Type", "application/xml")])
+        says = "<Code>AccessDenied</Code><Message>Access Denied</Message>"
+        return [f"<Error>{says}</Error>".encode()]
+
+    monkeypatch.setattr(server._server, "app", policy)
+    return monkeypatch
+
+
+@pytest.fixture(scope="module")
+def endpoint(server) -> str:
+    """Return the address of an S3 with a bucket of lakes."""
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
     client = boto3.client(
@@ -36,8 +58,7 @@ def endpoint() -> Iterator[str]:
     place = {"LocationConstraint": "eu-central-1"}
     client.create_bucket(Bucket="lakes", CreateBucketConfiguration=place)
     client.close()
-    yield url
-    server.stop()
+    return url
 
 
 def on_s3(folder: Path, endpoint: str) -> Lake:
@@ -103,3 +124,33 @@ def test_what_was_removed_is_named(tmp_path, endpoint):
     of = TransactionId("orders", 1, 1)
     sink.commit_transaction(str(of), [prepared(sink, rows_of(1)[0], of=of)])
     assert [row["id"] for row in lake.rows()] == ids_of(1)[:2]
+
+
+def test_a_store_that_denies_to_delete_holds_nothing_back(
+    tmp_path, endpoint, log, denied, caplog
+):
+    """An abort and a commit are acknowledged, with a line of what stays where."""
+    lake = on_s3(tmp_path, endpoint)
+    lake.make()
+    orders = FileJob(lake.sink(), log)
+    with pytest.raises(RuntimeError, match="a user's function"):
+        orders.apply(0, fails=True)
+    orders.apply(0)
+    orders.apply(1)
+    assert log.unfinished("orders") == []
+    assert [row["id"] for row in lake.rows()] == ids_of(0, 1)
+    lines = [r.getMessage() for r in caplog.records if "files left" in r.message]
+    place = f"{lake.table().location()}/data/[._]tpc/"
+    assert [line.partition(" participant=")[0][12:] for line in lines] == [
+        f"table=lake.shop.orders transaction=orders.{n}" for n in ("0.1", "0.2", "1.1")
+    ]
+    for line in lines:
+        assert f"participant=iceberg place={place}" in line
+        assert "this may not be removed" in line
+        assert "\n" not in line
+    assert len(lake.left()) == 2 * 3 * 2 - 4
+    denied.undo()
+    denied.setenv("LAKE_SECRET", "of-moto")
+    orders.apply(2)
+    assert [row["id"] for row in lake.rows()] == ids_of(0, 1, 2)
+    assert lake.left() == []

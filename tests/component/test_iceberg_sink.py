@@ -57,6 +57,7 @@ from support.file_job import (
     prepared,
     received,
     rows_of,
+    write,
 )
 from support.lake import NAME, SCHEMA, Lake, properties
 from support.texts import texts
@@ -71,6 +72,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import Receipt, TransactionId
 from tracing_2pc.sinks import CompositeSink
+from tracing_2pc.sinks.iceberg_files import TableFolder
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import SinkContract
 
@@ -985,6 +987,43 @@ def test_what_is_committed_stays_although_its_end_was_lost(lake):
     sink.commit_transaction(str(SECOND), [prepared(sink, of, of=SECOND)])
     assert (lake.visible(), lake.left()) == ([0, 1, 4, 5], [])
     assert twin.count == 1
+
+
+def test_what_a_late_task_of_an_earlier_attempt_writes_goes_at_the_commit(lake):
+    """It was killed before it had a manifest; what a snapshot has is not touched."""
+    sink, second = lake.sink(), TransactionId("orders", 0, 2)
+    sink.abort_transaction(str(T), [])
+    write(sink, of=T).writer._write_held()
+    handle = prepared(sink, of=second)
+    assert len(lake.left()) == 3
+    sink.commit_transaction(str(second), [handle])
+    assert (lake.visible(), lake.left()) == ([0, 1], [])
+    with lake.table().transaction() as change:
+        change.remove_properties(MARKER)
+    third = TransactionId("orders", 0, 3)
+    lake.sink().commit_transaction(str(third), [prepared(lake.sink(), of=third)])
+    assert (lake.visible(), lake.left()) == ([0, 0, 1, 1], [])
+
+
+@pytest.mark.parametrize("fault", [TimeoutError, ParticipantUnavailableError])
+def test_a_clean_up_that_fails_holds_no_commit_back(lake, monkeypatch, caplog, fault):
+    """Of what is in the table: a line says what is left, and the next commit tries."""
+    sink = lake.sink()
+    handle = prepared(sink)
+    with monkeypatch.context() as away:
+
+        def delete(self: TableFolder, locations: Any) -> None:
+            raise fault("the store is slow\nvery slow")
+
+        away.setattr(TableFolder, "_delete", delete)
+        sink.commit_transaction(str(T), [handle])
+    assert lake.visible() == [0, 1]
+    (line,) = [r.getMessage() for r in caplog.records if "files left" in r.message]
+    assert "transaction=orders.0.1 participant=iceberg place=" in line
+    assert line.endswith(": the store is slow; the next commit tries it again")
+    of = rows_of(1)[0]
+    sink.commit_transaction(str(SECOND), [prepared(sink, of, of=SECOND)])
+    assert (lake.visible(), lake.left()) == ([0, 1, 4, 5], [])
 
 
 class Unmarked(IcebergSink):

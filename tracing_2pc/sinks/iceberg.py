@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 _TRIES: Final = 20
 """A commit that fails was overtaken, and one of those who were in its way was not."""
 
+_ATTEMPTS: Final = 100
+"""Attempts at a batch before the one that commits it, whose tasks may be late."""
+
 _MAIN: Final = "main"
 _TRANSACTION: Final = "tpc.transaction"
 _PARTICIPANT: Final = "tpc.participant"
@@ -319,7 +322,19 @@ class IcebergSink(FolderSink[IcebergHandle]):
         failpoint("iceberg.after_commit")
         self._flush(table)
         chosen = {path for handle in handles for path in handle.paths}
-        self._folder.clean_late(transaction, chosen, self._kept_of)
+        earlier = self._earlier(table, transaction)
+        self._folder.clean_late(transaction, chosen, earlier, self._kept_of)
+
+    def _earlier(self, table: Any, transaction: TransactionId) -> list[TransactionId]:
+        """Return attempts at a batch before the one that has committed it.
+
+        A task of theirs may write until it is told to end, without a manifest.
+        """
+        numbers = range(max(1, transaction.attempt - _ATTEMPTS), transaction.attempt)
+        attempts = [dataclasses.replace(transaction, attempt=n) for n in numbers]
+        noted = [_noted_in(s) for s in self._snapshots(table, transaction)]
+        listed = {about.get(_TRANSACTION) for about in noted}
+        return [attempt for attempt in attempts if str(attempt) not in listed]
 
     def _has(self, transaction: TransactionId) -> bool:
         """Tell if this very attempt is committed here, also before a later batch."""

@@ -12,11 +12,13 @@ Spark's `remove_orphan_files` passes over names that begin with a dot or an unde
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +27,12 @@ from tracing_2pc.core.errors import ConfigurationError, ParticipantRefusedError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks.branch_files import IN_MEMORY, MAX_FILES, flush_folders
-from tracing_2pc.sinks.iceberg_table import arrow_schema, data_path, target_size
+from tracing_2pc.sinks.iceberg_table import (
+    arrow_schema,
+    data_path,
+    first_line,
+    target_size,
+)
 from tracing_2pc.sinks.object_store import names_in, remove, sizes_of
 from tracing_2pc.sinks.shared_folder import PREPARED, SharedFolder
 from tracing_2pc.sinks.values import as_declared
@@ -37,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 MOST_FILES: Final = 20_000
 """Files that one branch may have: a commit has what manifests say of all of them."""
+
+
+_DENIED: Final = re.compile(r"access.?denied|forbidden|permission", re.IGNORECASE)
+"""What stores say to who may not remove an object."""
 
 
 class TableFolder:
@@ -137,12 +148,23 @@ class TableFolder:
 
     def drop(self, paths: Sequence[str]) -> None:
         """Remove files of a branch, and its manifest behind them."""
+        with self._unless_denied("of a branch"):
+            self._drop(paths)
+
+    def _drop(self, paths: Sequence[str]) -> None:
         self._delete(map(self.location, paths))
         self._delete(map(self.manifest, {_stem(path) for path in paths}))
 
     def clean(self, transaction: TransactionId) -> None:
-        """Remove what was prepared in a transaction: its task may have been killed."""
-        self.drop(self._written(transaction))
+        """Remove what was prepared in a transaction: its task may have been killed.
+
+        Where the store denies that, it stays, and a line says so: no reader sees it.
+        """
+        with self._unless_denied(transaction):
+            self._clean(transaction)
+
+    def _clean(self, transaction: TransactionId) -> None:
+        self._drop(self._written(transaction))
         stems = self._prepared(transaction.application).items()
         self._delete(self.manifest(stem) for stem, of in stems if of == transaction)
         if self._local:
@@ -154,30 +176,55 @@ class TableFolder:
         self,
         committed: TransactionId,
         chosen: Collection[str],
+        earlier: Iterable[TransactionId],
         kept: Callable[[TransactionId], Collection[str] | None],
     ) -> None:
         """Remove what is prepared of batches up to one that is committed, and are over.
 
-        `chosen` are its files. `kept` returns those that are committed of an earlier
-        one; None: nothing tells, and all of it stays. Nothing holds back what is
-        proven: what cannot be told or removed is warned of, and tried again.
+        `chosen` are its files, and `earlier` are attempts at its batch. `kept` returns
+        the files that are committed of an earlier batch; None: nothing tells, and all
+        of it stays. Nothing holds back what is proven: what cannot be told or removed
+        is warned of, and tried again.
         """
-        late = [p for p in self._written(committed) if p not in chosen]
-        self.drop(late)
-        self._delete(map(self.manifest, {_stem(path) for path in chosen}))
-        for stem, transaction in self._prepared(committed.application).items():
-            try:
-                # A batch commits once (rule 18): no other attempt at it can be needed.
-                keep: Collection[str] | None = ()
-                if transaction == committed:
-                    keep = chosen
-                elif transaction.batch != committed.batch:
-                    is_later = transaction.batch > committed.batch
-                    keep = None if is_later else kept(transaction)
-                if keep is not None:
-                    self._drop_branch(transaction, stem, keep)
-            except Exception:
-                logger.warning("files left: transaction=%s", transaction, exc_info=True)
+        with self._unless_denied(committed), self._whatever_happens(committed):
+            self._drop([p for p in self._written(committed) if p not in chosen])
+            self._delete(map(self.manifest, {_stem(path) for path in chosen}))
+            for attempt in earlier:
+                self._drop(self._written(attempt))
+            prepared = self._prepared(committed.application)
+            for stem, transaction in prepared.items():
+                with self._whatever_happens(transaction):
+                    # A batch commits once (rule 18): no other attempt can be needed.
+                    keep: Collection[str] | None = ()
+                    if transaction == committed:
+                        keep = chosen
+                    elif transaction.batch != committed.batch:
+                        is_later = transaction.batch > committed.batch
+                        keep = None if is_later else kept(transaction)
+                    if keep is not None:
+                        self._drop_branch(transaction, stem, keep)
+
+    @contextlib.contextmanager
+    def _unless_denied(self, of: object) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            self._warn(of, f"this may not be removed: {first_line(error)}")
+
+    @contextlib.contextmanager
+    def _whatever_happens(self, of: TransactionId) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError:  # so may nothing else
+            raise
+        except Exception as error:  # noqa: BLE001 - what is proven is acknowledged
+            self._warn(of, f"{first_line(error)}; the next commit tries it again")
+
+    def _warn(self, of: object, reason: str) -> None:
+        about = self.path, of, self._name, f"{self.root}/[._]tpc/{self._own}", reason
+        logger.warning(
+            "files left: table=%s transaction=%s participant=%s place=%s: %s", *about
+        )
 
     def _drop_branch(
         self, transaction: TransactionId, stem: str, keep: Collection[str]
@@ -206,8 +253,18 @@ class TableFolder:
         return names_in(files, path.rpartition("/")[0])
 
     def _delete(self, locations: Iterable[str]) -> None:
+        """Remove files; one that is gone is.
+
+        Raises:
+            PermissionError: the store denies it.
+        """
         for files, paths in self._at(locations):
-            remove(files, paths)
+            try:
+                remove(files, paths)
+            except OSError as error:
+                if error.errno == errno.EROFS or _DENIED.search(str(error)):
+                    raise PermissionError(str(error)) from error
+                raise
 
     def _at(self, locations: Iterable[str]) -> Iterator[tuple[Any, list[str]]]:
         """Yield the file system of locations, of one place, and their paths in it."""
