@@ -688,6 +688,29 @@ def test_a_table_that_changed_after_the_vote_is_not_harmed(lake, change, when):
     assert (lake.visible(), len(lake.left())) == ([], 2)
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_member_that_came_since_and_is_required(tmp_path, is_new):
+    """No reader could open a file without it, but for one where its struct is null."""
+    lake = Lake(tmp_path)
+    x = StructType(NestedField(5, "x", IntegerType()))
+    lake.make(Schema(*PLAIN.fields, NestedField(4, "at", x)))
+    sink = lake.sink()
+    handle = prepared(sink)
+    with lake.table().update_schema(allow_incompatible_changes=True) as update:
+        if is_new:
+            y = StructType(NestedField(7, "y", IntegerType(), required=True))
+            update.add_column("new", y)
+        else:
+            update.add_column(("at", "y"), IntegerType(), required=True)
+    if is_new:
+        sink.commit_transaction(str(T), [handle])
+        assert lake.visible() == [0, 1]
+        return
+    with pytest.raises(ParticipantRefusedError, match=r"column 'at\.y' allows no null"):
+        sink.commit_transaction(str(T), [handle])
+    assert lake.table().snapshots() == []
+
+
 def test_a_change_that_is_taken_back_lets_the_commit_through(lake):
     """The prepared files have waited for it."""
     sink = lake.sink()
@@ -1044,6 +1067,64 @@ def test_a_start_with_another_table_writes_nothing(lake, job):
     assert (lake.visible(), lake.left()) == ([], before)
 
 
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_table_that_is_dropped_while_the_job_runs_is_not_replaced(
+    lake, job, create, anew
+):
+    """By an empty one without its partitions, which the job would go on with."""
+    sink = lake.sink(create=create)
+    sink.check_job("orders")
+    orders = job(sink)
+    orders.apply(0)
+    lake.catalog.drop_table(NAME)
+    if anew:
+        lake.make()
+    says = TEXTS["replaced" if anew else "gone"]
+    with pytest.raises(ConfigurationError, match=says):
+        orders.apply(1)
+    assert lake.catalog.table_exists(NAME) == anew
+    if anew:
+        assert lake.table().snapshots() == []
+
+
+def test_a_table_that_is_gone_at_a_start_is_not_made_again(lake, job):
+    """By a job that has written to it, whatever it may make."""
+    orders = job(lake.sink(create=True))
+    orders.apply(0)
+    lake.catalog.drop_table(NAME)
+    sink = lake.sink(create=True)
+    sink.check_job("orders")
+    with pytest.raises(ConfigurationError, match=TEXTS["gone"]):
+        job(sink, run="second").apply(1)
+    assert not lake.catalog.table_exists(NAME)
+
+
+def test_a_table_that_was_brought_back_from_before_is_named(lake, job, caplog):
+    """By its catalog, with the property of then: what is not in it any more."""
+    orders = job()
+    orders.apply(0)
+    before = lake.table().metadata_location
+    orders.apply(1)
+    lake.catalog.drop_table(NAME)
+    lake.catalog.register_table(NAME, before)
+    job(run="second").apply(2)
+    assert lake.visible() == ids_of(0, 2)
+    (line,) = [r.getMessage() for r in caplog.records if "rolled back" in r.message]
+    assert f"table=lake.{NAME} transaction=orders.1.1 participant=iceberg: " in line
+
+
+def test_a_start_after_a_commit_that_is_there_says_nothing(lake, job, caplog):
+    """Not even if the property was removed: the snapshot tells."""
+    job().apply(0)
+    job(run="second").apply(1)
+    with lake.table().transaction() as change:
+        change.remove_properties(MARKER)
+    job(run="third").apply(2)
+    assert lake.visible() == ids_of(0, 1, 2)
+    assert "rolled back" not in caplog.text
+
+
 def test_another_folder_is_not_the_table(lake, tmp_path):
     """An executor that does not share it is refused, a commit waits."""
     sink = lake.sink()
@@ -1253,6 +1334,14 @@ def test_what_cannot_be_written_is_refused_at_the_start(tmp_path):
         lake.make(PLAIN, **of)
         refused(what)
         lake.catalog.drop_table(NAME)
+    about = {"properties": {"format-version": "1"}}
+    lake.make(PLAIN, partition_spec=spec((2, IdentityTransform())), **about)
+    with lake.table().update_spec() as update:
+        update.remove_field("p0")
+    with lake.table().update_schema() as change:
+        change.delete_column("region")
+    refused("the transform void of a column that is gone")
+    lake.catalog.drop_table(NAME)
     made = Path(lake.make().metadata_location.removeprefix("file://"))
     newer = {**json.loads(made.read_text()), "format-version": 3, "next-row-id": 0}
     made.write_text(json.dumps(newer))

@@ -149,6 +149,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
             self.before_tasks = None  # type: ignore[assignment,method-assign]
         self._kept = set[TransactionId]()  # prepared, and never committed
         self._warned = set[int]()  # snapshots that were rolled back
+        self._driver_table: str | None = None  # the UUID where the job has started
         self._flushed = set[str]()
         self._opened: tuple[int, Any] | None = None  # a process and its catalog
         self._seen: TableFolder | None = None
@@ -172,8 +173,30 @@ class IcebergSink(FolderSink[IcebergHandle]):
         """
         if (table := self._find()) is None and self._creates:
             return
-        self._check(self._there(table), application)
+        self._check(table := self._there(table), application)
+        self._driver_table = str(table.metadata.table_uuid)
         super().check_job(application)
+
+    def check_store(self, handles: Sequence[IcebergHandle]) -> None:
+        """Refuse another table than that of the job's last commit: at each start.
+
+        One that was brought back as it was before that commit is warned of.
+
+        Raises:
+            ConfigurationError: it is another one.
+        """
+        super().check_store(handles)
+        for of in sorted(
+            {TransactionId.parse(handle.transaction) for handle in handles}
+        ):
+            marker = self._marker(table := self._open(), of.application)
+            is_behind = marker is None or marker.batch < of.batch
+            if is_behind and not self._snapshots(table, of):
+                logger.warning(
+                    "rolled back: table=%s transaction=%s participant=%s: the table "
+                    "has nothing of it; its rows are with the other participants",
+                    *(self._table, of, self.name),
+                )
 
     def before_tasks(self, schema: pa.Schema) -> None:
         """Make the table, or the columns that it lacks; without either it is None.
@@ -187,14 +210,17 @@ class IcebergSink(FolderSink[IcebergHandle]):
         """
         failed = ""
         for _ in range(_TRIES):
-            if (table := self._find()) is None and self._creates:
+            table = self._find()
+            if table is None and self._creates and not self._driver_table:
                 failed = self._create(schema)
                 continue
-            raise_if_unsupported(self._table, table := self._there(table))
+            self._raise_if_replaced(table := self._there(table))
+            raise_if_unsupported(self._table, table)
             raise_if_unwritable(self._table, table)
             adds = self._adds_columns
             if not (fields := new_columns(self._table, table, schema) if adds else []):
                 self._flush(table)
+                self._driver_table = str(table.metadata.table_uuid)
                 self._driver_sees = self._driver_sees or self._folder.identify()
                 return
             failed = self._add(table, fields)
@@ -236,12 +262,13 @@ class IcebergSink(FolderSink[IcebergHandle]):
         """Open a branch aside; a file of it is made with its first row.
 
         Raises:
-            ConfigurationError: as `check_job`; or not the folder that the driver sees.
+            ConfigurationError: as `check_job`; or not the folder, or the table, that
+                the driver sees.
             ParticipantRefusedError: the batch, or a later one, is committed here
                 already, or the branch `main` is gone.
         """
         transaction = context.transaction_id
-        table = self._open()
+        self._raise_if_replaced(table := self._open())
         marker = self._check(table, transaction.application)
         committed = None
         if marker is not None:
@@ -383,10 +410,23 @@ class IcebergSink(FolderSink[IcebergHandle]):
 
     def _there(self, table: Any | None) -> Any:
         if table is None:
+            known = self._creates or self._driver_table
             raise ConfigurationError(
-                f"{self._table} is no table: create it before, or give create=True"
+                f"{self._table} is gone, and the job has written to it: bring it back, "
+                "or give the sink another name. Nothing was written"
+                if known
+                else f"{self._table} is no table: create it before, or give create=True"
             )
         return table
+
+    def _raise_if_replaced(self, table: Any) -> None:
+        """Refuse a table that is not the one that the job has started with."""
+        if self._driver_table not in (None, str(table.metadata.table_uuid)):
+            raise ConfigurationError(
+                f"{self._table} is another table than the job has started with: it was "
+                "dropped and made anew, or another catalog is configured here. Bring "
+                "the first one back, or start the job again. Nothing was written"
+            )
 
     def _open(self) -> Any:
         """Return the table as it is now."""

@@ -134,11 +134,13 @@ def raise_if_unsupported(name: TableName, table: Any) -> None:
     if "encryption.key-id" in properties:
         asked.append("encryption")
     for field in table.spec().fields:
-        source = table.schema().find_field(field.source_id)
+        name_of = table.schema().find_column_name(field.source_id)
         try:
+            source = table.schema().find_field(field.source_id)
             field.transform.pyarrow_transform(source.field_type)
         except Exception:  # noqa: BLE001 - what pyiceberg says of a transform
-            asked.append(f"the transform {field.transform} of {source.name!r}")
+            of = repr(name_of) if name_of else "a column that is gone"
+            asked.append(f"the transform {field.transform} of {of}")
     if asked:
         raise ConfigurationError(
             f"{name} uses {', '.join(asked)}, which IcebergSink does not write: take a "
@@ -269,8 +271,11 @@ def schema_fault(table: Any, schema_id: int) -> str | None:
         return None
     if then is None:
         return "the schema that they were written with is gone"
-    came = {field.field_id for field in now.fields} - then.field_ids
-    for field_id in came | (now.field_ids & then.field_ids):
+    came = set(now.field_ids) - set(then.field_ids)
+    inside = {
+        n for n in came if now._lazy_id_to_parent.get(n) in came
+    }  # of what is null
+    for field_id in set(now.field_ids) - inside:
         was_null = field_id in came or not then.find_field(field_id).required
         if now.find_field(field_id).required and was_null:
             return f"column {now.find_column_name(field_id)!r} allows no null now"
