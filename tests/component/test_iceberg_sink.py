@@ -121,6 +121,11 @@ class TestIcebergSink(SinkContract):
             lake.make(pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
         return lake.sink()
 
+    def refused(self, where: Path) -> Mapping[str, Any]:
+        amount = pa.field("amount", pa.float64(), nullable=False)
+        Lake(where).make(pa.schema([("id", pa.int64()), amount]))
+        return {**self.record(0), "amount": None}
+
     def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
         return Lake(where).rows()
 

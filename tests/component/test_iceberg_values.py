@@ -384,3 +384,40 @@ def test_another_type_is_refused_with_its_name(tmp_path, kind, arrow):
     lake.make(nested(kind))
     with pytest.raises(ConfigurationError, match="column 'v' is"):
         prepared(lake.sink(), batch_of(arrow, [None]))
+
+
+FAR = [-719_163, 2_932_897]
+DAY = 86_400_000_000
+
+
+@pytest.mark.parametrize("days", FAR)
+@pytest.mark.parametrize(
+    ("kind", "arrow", "unit"),
+    [
+        (DateType(), pa.date32(), 1),
+        (TimestampType(), pa.timestamp("us"), DAY),
+        (TimestamptzType(), pa.timestamp("us", "UTC"), DAY),
+    ],
+)
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_date_whose_bounds_nobody_can_write_is_refused(
+    tmp_path, kind, arrow, unit, days, is_list
+):
+    """With its column; the first and the last day of the years 1 to 9999 are kept."""
+    lake = Lake(tmp_path)
+    lake.make(nested(of_list(kind) if is_list else kind))
+    nearest = [(days + (1 if days < 0 else -1)) * unit, (days > 0) * (days * unit - 1)]
+
+    def batch(*numbers: int) -> pa.RecordBatch:
+        plain = pa.array(numbers, pa.int32() if unit == 1 else pa.int64()).cast(arrow)
+        lists = pa.ListArray.from_arrays([*range(len(numbers) + 1)], plain)
+        ids = pa.array(range(len(numbers)), pa.int64())
+        columns = [ids, lists if is_list else plain]
+        return pa.RecordBatch.from_arrays(columns, ["id", "v"])
+
+    says = TEXTS["far"].format(column=r"v\.element" if is_list else "v")
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        prepared(lake.sink(), batch(0, days * unit))
+    assert "\n" not in str(caught.value)
+    commit(lake, batch(*nearest))
+    assert len(values_in(lake)) == 2

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.branches import Branch, prepare_at, records
+from support.lake import Lake
 from support.relay import Topic, TopicRelay
 from support.texts import texts
 from support.waiting import PATIENT
@@ -30,7 +31,12 @@ from tracing_2pc.core.errors import (
     RefusalError,
     RejectedRowsError,
 )
-from tracing_2pc.core.model import BranchId, RejectedRow, TransactionId
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    RejectedRow,
+    TransactionId,
+)
 from tracing_2pc.core.remote_participant import open_participant
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.embedded.addresses import with_options
@@ -462,6 +468,82 @@ def test_too_many_rows_of_a_delta_table_abort_the_batch(sqlite):
     with pytest.raises(AbortedError, match=TEXTS["too many"]):
         sqlite.write(orders(1, 2, 3, note="four"), sinks=sinks, rejects_at_most=2)
     assert rows().num_rows == len(sqlite.rejected()) == 0
+
+
+def iceberg_table(folder: Path) -> Lake:
+    """Make a table that has no null in `amount`, nor in a member of `of`."""
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64()),
+            pa.field("amount", pa.int64(), nullable=False),
+            pa.field("day", pa.date32()),
+            pa.field("of", pa.struct([pa.field("x", pa.int64(), nullable=False)])),
+        ]
+    )
+    lake = Lake(folder)
+    lake.make(schema)
+    return lake
+
+
+def test_an_iceberg_table_rejects_rows(tmp_path):
+    """A null at any depth, or a day that it has no bounds of; by their numbers."""
+    lake, far = iceberg_table(tmp_path), 2_932_897
+    kinds = [pa.int64(), pa.int64(), pa.int32(), pa.struct([("x", pa.int64())])]
+    rows = [
+        *((n, 1, 0, {"x": 1}) for n in range(3)),
+        (3, None, far, None),
+        (4, 1, far, None),
+        (5, 1, None, None),
+        (6, 1, 0, {"x": None}),
+    ]
+    columns = [
+        pa.array(v, k) for v, k in zip(zip(*rows, strict=True), kinds, strict=True)
+    ]
+    columns[2] = columns[2].cast(pa.date32())
+    batch = pa.RecordBatch.from_arrays(columns, ["id", "amount", "day", "of"])
+    about = TransactionId("orders", 0, 1), BranchId.parse("0.0"), ("iceberg",), {}
+    sink = lake.sink()
+    handle = sink.begin(BranchContext(*about, rejects_at_most=3))
+    for part in (batch.slice(0, 4), batch.slice(4)):
+        sink.invoke_batch(handle, part)
+    with pytest.raises(RejectedRowsError) as caught:
+        sink.pre_commit(handle)
+    sink.abort(handle)
+    named = [(row.row, row.column, row.reason) for row in caught.value.rows]
+    year = "before the year 1 or after 9999"
+    assert named == [
+        (3, "amount", "NOT NULL"),
+        (4, "day", year),
+        (6, "of.x", "NOT NULL"),
+    ]
+    handle = sink.begin(BranchContext(*about, rejects_at_most=2))
+    with pytest.raises(RejectedRowsError):
+        sink.invoke_batch(handle, batch)
+    sink.abort(handle)
+    assert lake.left() == []
+
+
+def test_rows_that_an_iceberg_table_rejects_are_kept(sqlite):
+    """Once, by who refused them; the others land everywhere."""
+    lake = iceberg_table(sqlite.folder)
+    sinks = [lake.sink(), *sqlite.sinks()]
+    many = orders(*range(6))
+    many[4]["amount"] = None
+    assert sqlite.write(many, sinks=sinks)
+    good = [0, 1, 2, 3, 5]
+    assert [row["id"] for row in lake.rows()] == sqlite.ids() == sqlite.filed() == good
+    assert sqlite.rejected() == [("iceberg", "amount", 4)]
+
+
+@pytest.mark.parametrize("fault", [{"amount": "x"}, {"other": 1}, {"amount": ...}])
+def test_what_is_wrong_with_an_iceberg_tables_columns_rejects_no_row(sqlite, fault):
+    """Another type, a column that the table has not, one that the rows have not."""
+    lake = iceberg_table(sqlite.folder)
+    (row,) = orders(1)
+    row = {n: v for n, v in (row | fault).items() if v is not ...}
+    with pytest.raises(ConfigurationError, match=TEXTS["do not fit"]):
+        sqlite.write([row], sinks=[lake.sink(), *sqlite.sinks()])
+    assert len(lake.rows()) == len(sqlite.rejected()) == 0
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json", "csv"])

@@ -15,9 +15,10 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
+    RejectedRowsError,
 )
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.core.model import BranchContext, RejectedRow, TransactionId
 from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
 from tracing_2pc.sinks.iceberg_files import MOST_FILES, TableFiles, TableFolder
@@ -30,9 +31,16 @@ from tracing_2pc.sinks.iceberg_table import (
     new_columns,
     raise_if_unsupported,
     raise_if_unwritable,
+    rejected_rows,
     schema_fault,
+    value_fault,
 )
-from tracing_2pc.sinks.table_columns import fit_rows, missing_columns, with_missing
+from tracing_2pc.sinks.table_columns import (
+    fit_rows,
+    mismatch,
+    missing_columns,
+    with_missing,
+)
 from tracing_2pc.sinks.values import cast_batch
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
@@ -68,6 +76,9 @@ class IcebergHandle(FolderHandle):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.schema: Any = None  # the table's
+        self.at_most: int | None = None  # rows that may be rejected; None: abort
+        self.given = 0
+        self.rejected: list[RejectedRow] = []
 
     @property
     def paths(self) -> list[str]:
@@ -280,6 +291,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
         handle.table, handle.root = str(table.metadata.table_uuid), folder.root
         handle.spec = table.spec().spec_id
         handle.schema_id, handle.schema = table.schema().schema_id, columns_of(table)
+        handle.at_most = context.rejects_at_most
         return handle
 
     def invoke_batch(self, handle: IcebergHandle, batch: pa.RecordBatch) -> None:
@@ -287,16 +299,35 @@ class IcebergSink(FolderSink[IcebergHandle]):
 
         Raises:
             ConfigurationError: a column that the table does not have, of another type,
-                or null or missing where the table requires it.
+                or null or missing where the table requires it; or a date or time that
+                no file can have bounds of.
+            RejectedRowsError: as `pre_commit`, where there are too many.
         """
         if self._adds_columns:
             batch = batch.select(content.typed(batch.schema, handle.schema.names))
         batch = cast_batch(batch, as_iceberg(batch.schema))
-        for rows in fit_rows(batch, handle.schema, self._table):
+        empty = batch.slice(0, 0)  # whose columns are looked at, and no value
+        if handle.at_most is not None and not mismatch(
+            batch.schema, handle.schema, empty
+        ):
+            handle.rejected += rejected_rows(batch, handle.schema, handle.given)
+            handle.given += batch.num_rows
+            if len(handle.rejected) > handle.at_most:
+                raise RejectedRowsError(handle.rejected)
+            if handle.rejected:
+                return  # the branch is written again without them
+        for rows in fit_rows(batch, handle.schema, self._table, value_fault):
             handle.writer.write(with_missing(rows, handle.schema))
 
     def pre_commit(self, handle: IcebergHandle) -> None:
-        """Make the files durable, and what the commit needs of them."""
+        """Make the files durable, and what the commit needs of them.
+
+        Raises:
+            RejectedRowsError: with rows that have a null, or a date or time, which the
+                table refuses, where the job has `rejects`.
+        """
+        if handle.rejected:
+            raise RejectedRowsError(handle.rejected)
         super().pre_commit(handle)
         handle.digest, handle.count = handle.writer.digest, len(handle.files)
         handle.stem = handle.files[0]["path"].rsplit(".", 2)[0]

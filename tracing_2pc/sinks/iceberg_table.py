@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
+from tracing_2pc.core.model import RejectedRow
 from tracing_2pc.core.settings import (
     holds_secret,
     is_reference,
@@ -15,11 +16,17 @@ from tracing_2pc.core.settings import (
     without_secrets,
 )
 from tracing_2pc.sinks.table_columns import missing_columns, no_such_column, same_type
-from tracing_2pc.sinks.values import with_types
+from tracing_2pc.sinks.values import inside, with_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+_FIRST_DAY: Final = -719_162
+_LAST_DAY: Final = 2_932_897
+"""Days from 1970 to the first one of the year 1, and of the year 10000."""
+
+_FAR: Final = "before the year 1 or after 9999"
 
 _TARGET: Final = "write.target-file-size-bytes"
 _LARGEST: Final = 1 << 29
@@ -258,6 +265,63 @@ def column_of(name: TableName, field: pa.Field, version: int = 2) -> Any:
     if same is None or not same_type(kept[0].type, same.type):
         raise no_such_column(str(name), field)
     return made.fields[0]
+
+
+def value_fault(rows: pa.RecordBatch) -> str | None:
+    """Say which column has a value that pyiceberg cannot write, if one has."""
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        for path, _, found in inside(column, field, field.name):
+            if _is_far(found):
+                return (
+                    f"column {path!r} has a date or time that is, in UTC, {_FAR}: put "
+                    "a null in its place, or text into another column"
+                )
+    return None
+
+
+def rejected_rows(
+    rows: pa.RecordBatch, wanted: pa.Schema, first: int
+) -> list[RejectedRow]:
+    """Name each row with a value that the table, or pyiceberg, does not take.
+
+    Of each the first such column, without the value; `first` is the number of the first
+    row.
+    """
+    rejected: dict[int, RejectedRow] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        field = wanted.field(name)
+        if _fault(column, field):
+            for row in range(rows.num_rows):
+                if fault := _fault(column.slice(row, 1), field):
+                    rejected.setdefault(row, RejectedRow(first + row, *fault))
+    return [rejected[row] for row in sorted(rejected)]
+
+
+def _fault(column: pa.Array, field: pa.Field) -> tuple[str, str] | None:
+    for path, of, found in inside(column, field, field.name):
+        if found.null_count and not of.nullable:
+            return path, "NOT NULL"
+        if _is_far(found):
+            return path, _FAR
+    return None
+
+
+def _is_far(values: pa.Array) -> bool:
+    """Tell if a date or time is none that pyiceberg finds the bounds of."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = values.type
+    if pa.types.is_date32(kind):
+        unit, numbers = 1, values.view(pa.int32())
+    elif pa.types.is_timestamp(kind) and kind.unit == "us":
+        unit, numbers = 86_400_000_000, values.view(pa.int64())
+    else:
+        return False
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is None:
+        return False
+    return bool(found["min"] < _FIRST_DAY * unit or found["max"] >= _LAST_DAY * unit)
 
 
 def schema_fault(table: Any, schema_id: int) -> str | None:

@@ -114,7 +114,7 @@ def mismatch(
             # What is declared nullable inside may have no null there.
             column, free = rows.column(field.name), with_nulls_inside(wanted).type
             if same_type(kind, free):
-                if path := null_inside(column, wanted.type, field.name):
+                if path := null_inside(column, wanted):
                     return f"column {path!r} has nulls, the table allows none"
                 kind = wanted.type
         if not same_type(kind, wanted.type):

@@ -134,28 +134,32 @@ def _with_inner(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.F
     return field
 
 
-def null_inside(values: pa.Array, kind: pa.DataType, path: str) -> str | None:
-    """Return the path to a null that a type does not allow inside of its values.
+def inside(
+    values: pa.Array, field: pa.Field, path: str
+) -> Iterator[tuple[str, pa.Field, pa.Array]]:
+    """Yield a column as a field has it, and all that is inside, with the path to each.
 
     A struct, list or map that is null itself has nothing inside.
     """
     import pyarrow as pa
 
-    if not pa.types.is_nested(kind):
-        return None
+    yield path, field, values
+    if not pa.types.is_nested(kind := field.type):
+        return
     there = values.drop_null()
     if pa.types.is_struct(kind):
-        inner = [there.field(n) for n in range(kind.num_fields)]
-    else:
-        inner = [_as_list(there).flatten()]
-    for field, found in zip(
-        map(kind.field, range(kind.num_fields)), inner, strict=True
-    ):
-        name = path if pa.types.is_map(kind) else f"{path}.{field.name}"
-        if found.null_count and not field.nullable:
-            return name
-        if deeper := null_inside(found, field.type, name):
-            return deeper
+        for n, member in enumerate(kind):
+            yield from inside(there.field(n), member, f"{path}.{member.name}")
+        return
+    name = path if pa.types.is_map(kind) else f"{path}.element"
+    yield from inside(_as_list(there).flatten(), kind.field(0), name)
+
+
+def null_inside(values: pa.Array, field: pa.Field) -> str | None:
+    """Return the path to a null in a column that a field does not allow, if any."""
+    for path, of, found in inside(values, field, field.name):
+        if found.null_count and not of.nullable:
+            return path
     return None
 
 
