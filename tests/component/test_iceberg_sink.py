@@ -637,6 +637,24 @@ def test_a_copied_table_proves_nothing(lake, tmp_path):
     assert lake.visible() == [0, 1]
 
 
+@pytest.mark.parametrize("noted", ["of another", "null", {"batch": "0"}])
+def test_a_property_that_is_none_of_ours_is_refused(lake, noted):
+    """In one line, with its name, wherever it is read: not tried again for ever."""
+    sink = lake.sink()
+    handle = prepared(sink)
+    about = {**marker_of(T), "table": str(lake.table().metadata.table_uuid)}
+    text = noted if isinstance(noted, str) else json.dumps({**about, **noted})
+    with lake.table().transaction() as transaction:
+        transaction.set_properties({MARKER: text})
+    for kind, asked in {
+        ConfigurationError: lambda: lake.sink().check_job("orders"),
+        ParticipantRefusedError: lambda: sink.commit_transaction(str(T), [handle]),
+    }.items():
+        with pytest.raises(kind, match=TEXTS["none of ours"]) as caught:
+            asked()
+        assert "\n" not in str(caught.value)
+
+
 def marker_of(transaction: TransactionId) -> dict[str, Any]:
     at = {"batch": transaction.batch, "attempt": transaction.attempt}
     return {**at, "proof": "", "snapshot": 1, "sequence": 1}

@@ -487,6 +487,9 @@ class IcebergSink(FolderSink[IcebergHandle]):
             return None
         try:
             marker = _Marker(**json.loads(text))
+            numbers = marker.batch, marker.attempt, marker.snapshot, marker.sequence
+            if any(type(number) is not int for number in numbers):
+                raise TypeError
         except (TypeError, ValueError):
             raise ParticipantRefusedError(
                 f"{self._table} has the property {name} = {text!r:.80}, which is none "
