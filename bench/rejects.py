@@ -30,7 +30,7 @@ from bench.pair import compare, line
 from bench.stored import LEDGER, check_and_empty
 
 ROWS: Final = 10_000
-ROUNDS: Final = 15
+ROUNDS: Final = 61
 LIMITS: Final = {
     "R1": ("none", "services", 1.05),
     "R2": ("value", "tables", 4.0),
