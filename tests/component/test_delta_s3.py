@@ -231,6 +231,17 @@ def test_a_list_that_another_has_written_is_not_believed(table):
     assert table.visible() == [0, 1]
 
 
+@pytest.mark.parametrize("count", [10**12, -1, 1.0, "1"])
+def test_a_receipt_names_as_many_files_as_a_task_can_make(table, count):
+    """Whatever it says, it is no list in memory."""
+    sink = table.sink()
+    handle = received(prepared(sink))
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["a receipt"]):
+        sink.commit(dataclasses.replace(handle, count=count))
+    sink.commit(handle)
+    assert table.visible() == [0, 1]
+
+
 IN_CI = [pytest.param(fault, marks=pytest.mark.ci) for fault in ("slow", "late")]
 
 REQUESTS = {

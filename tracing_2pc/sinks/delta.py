@@ -22,7 +22,7 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, RejectedRow, TransactionId
 from tracing_2pc.core.settings import adds_columns
-from tracing_2pc.sinks.branch_files import BranchFiles
+from tracing_2pc.sinks.branch_files import MAX_FILES, BranchFiles
 from tracing_2pc.sinks.delta_folder import LocalFolder, ObjectFolder, TableFolder
 from tracing_2pc.sinks.delta_table import (
     add_fields,
@@ -35,7 +35,7 @@ from tracing_2pc.sinks.delta_table import (
     too_long,
     value_fault,
 )
-from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
+from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink, numbered
 from tracing_2pc.sinks.object_store import AT_ONCE, S3Folder, is_object_store, line_of
 from tracing_2pc.sinks.shared_folder import stem_of
 from tracing_2pc.sinks.table_columns import fit_rows, mismatch
@@ -77,8 +77,12 @@ class DeltaHandle(FolderHandle):
 
     @property
     def paths(self) -> list[str]:
-        """Where its files will be; from a receipt this may be anything."""
-        named = [f"{self.stem}.{n}.parquet" for n in range(self.count)]
+        """Where its files will be; from a receipt this may be anything.
+
+        Raises:
+            ParticipantRefusedError: more than a task can have made.
+        """
+        named = numbered(self, self.stem, self.count, MAX_FILES)
         return [*named, *super().paths]
 
     @property

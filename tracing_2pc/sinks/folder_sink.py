@@ -58,6 +58,21 @@ class FolderHandle:
 _Handle = TypeVar("_Handle", bound=FolderHandle)
 
 
+def numbered(handle: FolderHandle, stem: str, count: object, most: int) -> list[str]:
+    """Return the names of a branch's files, of which its receipt has the number only.
+
+    Raises:
+        ParticipantRefusedError: that is more than a task can have made.
+    """
+    if not isinstance(count, int) or not 0 <= count <= most:
+        raise ParticipantRefusedError(
+            f"{handle.transaction}: a receipt names {count!r:.20} files, which its "
+            "task cannot have made: nothing was changed. Find out which executor has "
+            "sent it"
+        )
+    return [f"{stem}.{n}.parquet" for n in range(count)]
+
+
 class BranchFolder(Protocol):
     """Where a sink has what is prepared."""
 

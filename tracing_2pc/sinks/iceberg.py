@@ -20,7 +20,7 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, RejectedRow, TransactionId
 from tracing_2pc.core.settings import adds_columns
-from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
+from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink, numbered
 from tracing_2pc.sinks.iceberg_files import MOST_FILES, TableFiles, TableFolder
 from tracing_2pc.sinks.iceberg_table import (
     TableName,
@@ -87,13 +87,7 @@ class IcebergHandle(FolderHandle):
         Raises:
             ParticipantRefusedError: more than a task can have made.
         """
-        if type(self.count) is not int or not 0 <= self.count <= MOST_FILES:
-            raise ParticipantRefusedError(
-                f"{self.transaction}: a receipt names {self.count!r:.20} files, which "
-                "its task cannot have made: nothing was changed. Find out which "
-                "executor has sent it"
-            )
-        return [f"{self.stem}.{n}.parquet" for n in range(self.count)]
+        return numbered(self, self.stem, self.count, MOST_FILES)
 
     @property
     def store(self) -> Hashable:
