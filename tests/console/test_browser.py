@@ -325,7 +325,14 @@ def check(page: Any, size: dict[str, int], name: str) -> None:
     assert page.evaluate(HIDDEN) == []
     assert page.evaluate(FAINT) == []
     assert page.evaluate(CUT) == []
+    assert page.evaluate(ROWS) == 1
 
+
+ROWS = """() => new Set([...document.querySelectorAll('nav > *')].map(item => {
+  const {top, bottom} = item.getBoundingClientRect();
+  return Math.round((top + bottom) / 20);
+})).size"""
+"""How many rows the links at the head of a page take, in a telephone, too."""
 
 HIDDEN = """() => {
   const closed = [...document.querySelectorAll("details:not([open])")];
