@@ -36,6 +36,7 @@ SIZES = {
     ("inspection/trace_sources.py", 404),
     ("kafka/schemas.py", 500),
     *(("kafka/schemas.py", of_registry) for of_registry in (404, 409, 422)),
+    *(("sinks/object_store.py", of_s3) for of_s3 in (409, 412)),
     ("operations/init.py", 0o644),
     ("participant/journal/journal.py", 500),
     ("protocol/decisions.py", 500),
