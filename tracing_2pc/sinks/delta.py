@@ -17,10 +17,9 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
-    RejectedRowsError,
 )
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.core.model import BranchContext, RejectedRow, TransactionId
+from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import adds_columns
 from tracing_2pc.sinks.branch_files import MAX_FILES, BranchFiles
 from tracing_2pc.sinks.delta_folder import LocalFolder, ObjectFolder, TableFolder
@@ -35,7 +34,7 @@ from tracing_2pc.sinks.delta_table import (
     too_long,
     value_fault,
 )
-from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink, numbered
+from tracing_2pc.sinks.folder_sink import FolderSink, TableHandle, numbered
 from tracing_2pc.sinks.object_store import AT_ONCE, S3Folder, is_object_store, line_of
 from tracing_2pc.sinks.shared_folder import stem_of
 from tracing_2pc.sinks.table_columns import fit_rows, mismatch
@@ -57,7 +56,7 @@ _DIGEST_BITS: Final = 40
 
 
 @dataclasses.dataclass(eq=False)
-class DeltaHandle(FolderHandle):
+class DeltaHandle(TableHandle):
     """A branch; its fields are what the decision log keeps."""
 
     table: str = ""  # its id
@@ -67,13 +66,6 @@ class DeltaHandle(FolderHandle):
     stem: str = ""  # what their names begin with
     count: int = 0
     digest: str = ""  # of that list
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.schema: Any = None  # the table's
-        self.at_most: int | None = None  # rows that may be rejected; None: abort
-        self.given = 0
-        self.rejected: list[RejectedRow] = []
 
     @property
     def paths(self) -> list[str]:
@@ -215,26 +207,12 @@ class DeltaSink(FolderSink[DeltaHandle]):
         """
         if self._adds_columns:
             batch = batch.select(content.typed(batch.schema, handle.schema.names))
-        empty = batch.slice(0, 0)  # whose columns are looked at, and no value
-        if handle.at_most is not None and not mismatch(
-            batch.schema, handle.schema, empty
-        ):
-            self._note_rejected(handle, batch)
-            if handle.rejected:
-                return  # the branch is written again without them
+        find = partial(rejected_rows, batch, handle.schema, handle.lengths)
+        if handle.rejects(batch, find):
+            return
         where, fault_of = self._folder.path, partial(too_long, lengths=handle.lengths)
         for rows in fit_rows(batch, handle.schema, where, fault_of):
             handle.writer.write(rows)
-
-    @staticmethod
-    def _note_rejected(handle: DeltaHandle, batch: pa.RecordBatch) -> None:
-        """Note the rows that the table refuses by a value."""
-        handle.rejected += rejected_rows(
-            batch, handle.schema, handle.lengths, handle.given
-        )
-        handle.given += batch.num_rows
-        if len(handle.rejected) > (handle.at_most or 0):
-            raise RejectedRowsError(handle.rejected)
 
     def pre_commit(self, handle: DeltaHandle) -> None:
         """Make the files durable, aside.
@@ -243,8 +221,7 @@ class DeltaSink(FolderSink[DeltaHandle]):
             RejectedRowsError: with rows that have a null or a text which the table
                 refuses, where the job has `rejects`.
         """
-        if handle.rejected:
-            raise RejectedRowsError(handle.rejected)
+        handle.raise_if_rejected()
         super().pre_commit(handle)
         handle.files = [
             {

@@ -9,18 +9,28 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
+    RejectedRowsError,
 )
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    RejectedRow,
+    TransactionId,
+)
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.sinks.branch_files import is_folder_of_value
 from tracing_2pc.sinks.shared_folder import PREPARED, SharedFolder
+from tracing_2pc.sinks.table_columns import mismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SHOWN: Final = 200
 """Characters of a path that a line repeats."""
@@ -53,6 +63,43 @@ class FolderHandle:
     def store(self) -> Hashable:
         """What it was written to."""
         return self.folder
+
+
+class TableHandle(FolderHandle):
+    """A branch of a table, which may refuse rows by their values."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.schema: Any = None  # the table's
+        self.at_most: int | None = None  # rows that may be rejected; None: abort
+        self.given = 0
+        self.rejected: list[RejectedRow] = []
+
+    def rejects(
+        self, batch: pa.RecordBatch, find: Callable[[int], list[RejectedRow]]
+    ) -> bool:
+        """Note the rows of a batch that the table refuses; return if there are any yet.
+
+        Then the branch is written again without them. Nothing is noted of a batch whose
+        columns do not fit: that is no row's fault. `find` is given the number of the
+        batch's first row.
+
+        Raises:
+            RejectedRowsError: there are too many.
+        """
+        empty = batch.slice(0, 0)  # whose columns are looked at, and no value
+        if self.at_most is None or mismatch(batch.schema, self.schema, empty):
+            return False
+        self.rejected += find(self.given)
+        self.given += batch.num_rows
+        if len(self.rejected) > self.at_most:
+            raise RejectedRowsError(self.rejected)
+        return bool(self.rejected)
+
+    def raise_if_rejected(self) -> None:
+        """Raise `RejectedRowsError` with the rows that were noted, if there are any."""
+        if self.rejected:
+            raise RejectedRowsError(self.rejected)
 
 
 _Handle = TypeVar("_Handle", bound=FolderHandle)

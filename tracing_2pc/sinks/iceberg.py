@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tracing_2pc.core import content
@@ -15,12 +16,11 @@ from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
-    RejectedRowsError,
 )
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.core.model import BranchContext, RejectedRow, TransactionId
+from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import adds_columns
-from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink, numbered
+from tracing_2pc.sinks.folder_sink import FolderSink, TableHandle, numbered
 from tracing_2pc.sinks.iceberg_files import MOST_FILES, TableFiles, TableFolder
 from tracing_2pc.sinks.iceberg_table import (
     TableName,
@@ -37,7 +37,6 @@ from tracing_2pc.sinks.iceberg_table import (
 )
 from tracing_2pc.sinks.table_columns import (
     fit_rows,
-    mismatch,
     missing_columns,
     with_missing,
 )
@@ -62,7 +61,7 @@ _PROOF: Final = "tpc.proof"
 
 
 @dataclasses.dataclass(eq=False)
-class IcebergHandle(FolderHandle):
+class IcebergHandle(TableHandle):
     """A branch; its fields are what the decision log keeps."""
 
     table: str = ""  # its UUID
@@ -72,13 +71,6 @@ class IcebergHandle(FolderHandle):
     stem: str = ""  # what the names of its files begin with
     count: int = 0  # of files
     digest: str = ""  # of the manifest that has the rest
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.schema: Any = None  # the table's
-        self.at_most: int | None = None  # rows that may be rejected; None: abort
-        self.given = 0
-        self.rejected: list[RejectedRow] = []
 
     @property
     def paths(self) -> list[str]:
@@ -300,16 +292,8 @@ class IcebergSink(FolderSink[IcebergHandle]):
         if self._adds_columns:
             batch = batch.select(content.typed(batch.schema, handle.schema.names))
         batch = cast_batch(batch, as_iceberg(batch.schema))
-        empty = batch.slice(0, 0)  # whose columns are looked at, and no value
-        if handle.at_most is not None and not mismatch(
-            batch.schema, handle.schema, empty
-        ):
-            handle.rejected += rejected_rows(batch, handle.schema, handle.given)
-            handle.given += batch.num_rows
-            if len(handle.rejected) > handle.at_most:
-                raise RejectedRowsError(handle.rejected)
-            if handle.rejected:
-                return  # the branch is written again without them
+        if handle.rejects(batch, partial(rejected_rows, batch, handle.schema)):
+            return
         for rows in fit_rows(batch, handle.schema, self._table, value_fault):
             handle.writer.write(with_missing(rows, handle.schema))
 
@@ -320,8 +304,7 @@ class IcebergSink(FolderSink[IcebergHandle]):
             RejectedRowsError: with rows that have a null, or a date or time, which the
                 table refuses, where the job has `rejects`.
         """
-        if handle.rejected:
-            raise RejectedRowsError(handle.rejected)
+        handle.raise_if_rejected()
         super().pre_commit(handle)
         handle.digest, handle.count = handle.writer.digest, len(handle.files)
         handle.stem = handle.files[0]["path"].rsplit(".", 2)[0]
