@@ -112,10 +112,11 @@ def time_arms(
     `settings` are Spark's.
     """
     ways = {name: _WAYS.get(name, (name,)) for name in names}
-    arms = [way for several in ways.values() for way in several]
+    chosen = [way for several in ways.values() for way in several]
     with contextlib.ExitStack() as stack:
         world = stack.enter_context(listening_world(folder, partitions, settings))
-        seconds = _run(world, rows, rounds, arms, warm_up)
+        arms = {way: ARMS[way](world) for way in chosen}
+        seconds = take_turns(world, rows, rounds, arms, warm_up, _check_and_empty)
     return {
         name: min((seconds[way] for way in several), key=statistics.median)
         for name, several in ways.items()
@@ -135,10 +136,19 @@ class World:
     """Of a batch, each of which is a file."""
 
 
-def _run(
-    world: World, rows: int, rounds: int, names: Sequence[str], warm_up: int
+def take_turns(
+    world: World,
+    rows: int,
+    rounds: int,
+    arms: Mapping[str, Arm],
+    warm_up: int,
+    check: Callable[[World, str, int], None],
 ) -> dict[str, list[float]]:
-    arms = {name: ARMS[name](world) for name in names}
+    """Return the seconds of each arm, round by round, after `warm_up` rounds.
+
+    `check` looks at what an arm has stored, by its name and the rows of a batch.
+    """
+    names = list(arms)
     seconds: dict[str, list[float]] = {name: [] for name in names}
 
     def batch(df: Any, number: int) -> None:
@@ -148,7 +158,7 @@ def _run(
         start = time.perf_counter()
         arms[name](df, turn)
         took = time.perf_counter() - start
-        _check_and_empty(world, name, rows)
+        check(world, name, rows)
         if turn >= warm_up:
             seconds[name].append(took)
 

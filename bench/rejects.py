@@ -12,7 +12,6 @@ Every batch has 10,000 rows on two partitions; what is stored is counted and rem
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,7 @@ from bench.micro_batches import (
     World,
     committed,
     listening_world,
-    stream,
+    take_turns,
 )
 from bench.pair import compare, line
 from bench.stored import LEDGER, check_and_empty
@@ -62,31 +61,13 @@ def measure(
         tempfile.TemporaryDirectory(prefix="tpc-bench-") as folder,
         listening_world(Path(folder) / "world") as world,
     ):
-        seconds = _run(world, rows, min(most, ROUNDS), warm_up)
+        _make_tables(world)
+        arms = {name: _arm(world, name) for name in _NAMES}
+        rounds = min(most, ROUNDS)
+        seconds = take_turns(world, rows, rounds, arms, warm_up, _check)
     for goal, (ours, base, limit) in LIMITS.items():
         settings = {"rows": rows, "base": base, "partitions": PARTITIONS}
         yield line(goal, compare(seconds[ours], seconds[base]), limit, settings)
-
-
-def _run(
-    world: World, rows: int, rounds: int, warm_up: int
-) -> Mapping[str, list[float]]:
-    _make_tables(world)
-    arms = {name: _arm(world, name) for name in _NAMES}
-    seconds: dict[str, list[float]] = {name: [] for name in _NAMES}
-
-    def batch(df: Any, number: int) -> None:
-        turn, place = divmod(number, len(_NAMES))
-        name = (_NAMES if turn % 2 else _NAMES[::-1])[place]
-        start = time.perf_counter()
-        arms[name](df, turn)
-        took = time.perf_counter() - start
-        _check(world, name, rows)
-        if turn >= warm_up:
-            seconds[name].append(took)
-
-    stream(world, rows, (rounds + warm_up) * len(_NAMES), batch)
-    return seconds
 
 
 def _arm(world: World, name: str) -> Arm:
