@@ -367,6 +367,8 @@ class IcebergSink(FolderSink[IcebergHandle]):
         """
         numbers = range(max(1, transaction.attempt - _ATTEMPTS), transaction.attempt)
         attempts = [dataclasses.replace(transaction, attempt=n) for n in numbers]
+        if not attempts:  # as a rule: no snapshot has to be looked at
+            return []
         noted = [_noted_in(s) for s in self._snapshots(table, transaction)]
         listed = {about.get(_TRANSACTION) for about in noted}
         return [attempt for attempt in attempts if str(attempt) not in listed]
