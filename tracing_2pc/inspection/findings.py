@@ -247,11 +247,8 @@ def _not_reached(
             if name not in own_sinks:
                 record = log.records[TransactionId.parse(ids[0])]
                 obstacle, cure = NO_ADDRESS, how_to_add(name, record.address_of(name))
-            source, problem = (
-                participant_source(name),
-                f"{obstacle}, and {waits} for it",
-            )
-            yield fault(source, problem, cure, kinds.UNREADABLE)
+            problem = f"{obstacle}, and {waits} for it"
+            yield fault(participant_source(name), problem, cure, kinds.UNREADABLE)
 
 
 def _clock_set_back(
