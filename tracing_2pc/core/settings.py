@@ -375,6 +375,22 @@ def holds_secret(name: str, value: str) -> bool:
     return bool(_SAYS_SECRET.search(word) or _IN_URL.search(unquote(value)))
 
 
+def raise_if_literal(properties: Mapping[str, str], instead: str) -> None:
+    """Refuse a secret among a sink's properties that is no reference to it.
+
+    `instead` is what a person may also do, in the words of the message.
+
+    Raises:
+        ConfigurationError: it would be pickled into Spark's files.
+    """
+    for name, value in properties.items():
+        if holds_secret(name, value) and not is_reference(value):
+            raise ConfigurationError(
+                f"properties: {name}: give a reference, env:NAME or file:PATH, or "
+                f"{instead}: what is in a sink is pickled into Spark's files"
+            )
+
+
 def read_secret(reference: str, purpose: str) -> str:
     """Read the secret that a reference points to, in the process that needs it.
 

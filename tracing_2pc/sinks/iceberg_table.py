@@ -12,6 +12,7 @@ from tracing_2pc.core.model import RejectedRow
 from tracing_2pc.core.settings import (
     holds_secret,
     is_reference,
+    raise_if_literal,
     read_secret,
     without_secrets,
 )
@@ -49,13 +50,9 @@ class TableName:
     properties: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        for name, value in self.properties.items():
-            if holds_secret(name, value) and not is_reference(value):
-                raise ConfigurationError(
-                    f"properties: {name}: give a reference, env:NAME or file:PATH, or "
-                    "configure the catalog where pyiceberg reads it: what is in a sink "
-                    "is pickled into Spark's files"
-                )
+        raise_if_literal(
+            self.properties, "configure the catalog where pyiceberg reads it"
+        )
 
     def __str__(self) -> str:
         return f"{self.catalog}.{self.table}"

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import (
-    holds_secret,
     is_reference,
+    raise_if_literal,
     read_secret,
     without_secrets,
 )
@@ -63,17 +63,14 @@ class S3Folder:
             )
         if not self.bucket or not self.prefix:
             raise ConfigurationError(f"{url!r}: expected s3://bucket/folder")
-        for name, value in properties.items():
+        for name in properties:
             if name not in PROPERTIES:
                 raise ConfigurationError(
                     f"properties: {name!r}: one of {', '.join(PROPERTIES)}"
                 )
-            if holds_secret(name, value) and not is_reference(value):
-                raise ConfigurationError(
-                    f"properties: {name}: give a reference, env:NAME or file:PATH, or "
-                    "nothing, and the login is looked up as boto3 does: what is in a "
-                    "sink is pickled into Spark's files"
-                )
+        raise_if_literal(
+            properties, "nothing, and the login is looked up as boto3 does"
+        )
         self._properties = dict(properties)
         self._session: tuple[int, Any] | None = None  # of a process
         self._files: tuple[Any, Any] | None = None  # of a process and login
