@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pyarrow as pa
 import pytest
-from moto.server import ThreadedMotoServer
 from support.file_job import FileJob, ids_of, prepared, rows_of
 from support.lake import Lake
+from support.s3 import BUCKET, REGION, S3, SECRET, s3
 
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.testing import SinkContract
@@ -20,53 +19,25 @@ T = TransactionId("orders", 0, 1)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ThreadedMotoServer]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield server
-    server.stop()
+def store() -> Iterator[S3]:
+    with s3() as served:
+        yield served
 
 
 @pytest.fixture
-def denied(server, monkeypatch) -> pytest.MonkeyPatch:
-    """Deny to delete, as a policy without s3:DeleteObject, until it is undone."""
-    app = server._server.app
-
-    def policy(environ: dict[str, Any], start: Any) -> Any:
-        if environ["REQUEST_METHOD"] != "DELETE":
-            return app(environ, start)
-        start("403 Forbidden", [("Content-Type", "application/xml")])
-        says = "<Code>AccessDenied</Code><Message>Access Denied</Message>"
-        return [f"<Error>{says}</Error>".encode()]
-
-    monkeypatch.setattr(server._server, "app", policy)
-    return monkeypatch
+def denied(store: S3) -> Iterator[S3]:
+    """Deny to delete, as a policy without s3:DeleteObject, until it is healed."""
+    store.fail("^DELETE ", "denied", times=1_000_000)
+    yield store
+    store.heal()
 
 
-@pytest.fixture(scope="module")
-def endpoint(server) -> str:
-    """Return the address of an S3 with a bucket of lakes."""
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3",
-        endpoint_url=url,
-        region_name="eu-central-1",
-        aws_access_key_id="of-moto",
-        aws_secret_access_key="of-moto",
-    )
-    place = {"LocationConstraint": "eu-central-1"}
-    client.create_bucket(Bucket="lakes", CreateBucketConfiguration=place)
-    client.close()
-    return url
-
-
-def on_s3(folder: Path, endpoint: str) -> Lake:
+def on_s3(folder: Path, store: S3) -> Lake:
     about = {
-        "warehouse": f"s3://lakes{folder}",
-        "s3.endpoint": endpoint,
-        "s3.region": "eu-central-1",
-        "s3.access-key-id": "of-moto",
+        "warehouse": f"s3://{BUCKET}{folder}",
+        "s3.endpoint": store.url,
+        "s3.region": REGION,
+        "s3.access-key-id": SECRET,
         "s3.secret-access-key": "env:LAKE_SECRET",
     }
     return Lake(folder, about)
@@ -74,7 +45,7 @@ def on_s3(folder: Path, endpoint: str) -> Lake:
 
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch) -> None:
-    monkeypatch.setenv("LAKE_SECRET", "of-moto")
+    monkeypatch.setenv("LAKE_SECRET", SECRET)
 
 
 @pytest.mark.ci
@@ -82,8 +53,8 @@ class TestIcebergSinkOnS3(SinkContract):
     """The promises of any sink."""
 
     @pytest.fixture
-    def where(self, tmp_path: Path, endpoint: str) -> Lake:
-        lake = on_s3(tmp_path / "lake", endpoint)
+    def where(self, tmp_path: Path, store: S3) -> Lake:
+        lake = on_s3(tmp_path / "lake", store)
         lake.folder.mkdir()
         lake.make(pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
         return lake
@@ -98,9 +69,9 @@ class TestIcebergSinkOnS3(SinkContract):
         return where.left()
 
 
-def test_a_job_writes_objects(tmp_path, endpoint, log):
+def test_a_job_writes_objects(tmp_path, store, log):
     """No folder is made, and nothing but the objects of its batches stays."""
-    lake = on_s3(tmp_path, endpoint)
+    lake = on_s3(tmp_path, store)
     lake.make()
     sink = lake.sink(evolve="add")
     sink.check_job("orders")
@@ -110,9 +81,9 @@ def test_a_job_writes_objects(tmp_path, endpoint, log):
     assert (lake.left(), [*tmp_path.glob("lake*")]) == ([], [])
 
 
-def test_what_was_removed_is_named(tmp_path, endpoint):
+def test_what_was_removed_is_named(tmp_path, store):
     """Nothing is listed of a transaction of which an object is gone."""
-    lake = on_s3(tmp_path, endpoint)
+    lake = on_s3(tmp_path, store)
     lake.make()
     sink = lake.sink()
     handle = prepared(sink)
@@ -127,10 +98,10 @@ def test_what_was_removed_is_named(tmp_path, endpoint):
 
 
 def test_a_store_that_denies_to_delete_holds_nothing_back(
-    tmp_path, endpoint, log, denied, caplog
+    tmp_path, denied, log, caplog
 ):
     """An abort and a commit are acknowledged, with a line of what stays where."""
-    lake = on_s3(tmp_path, endpoint)
+    lake = on_s3(tmp_path, denied)
     lake.make()
     orders = FileJob(lake.sink(), log)
     with pytest.raises(RuntimeError, match="a user's function"):
@@ -149,8 +120,7 @@ def test_a_store_that_denies_to_delete_holds_nothing_back(
         assert "this may not be removed" in line
         assert "\n" not in line
     assert len(lake.left()) == 2 * 3 * 2 - 4
-    denied.undo()
-    denied.setenv("LAKE_SECRET", "of-moto")
+    denied.heal()
     orders.apply(2)
     assert [row["id"] for row in lake.rows()] == ids_of(0, 1, 2)
     assert lake.left() == []

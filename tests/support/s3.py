@@ -25,12 +25,15 @@ BUCKET = "lakes"
 REGION = "eu-central-1"
 SECRET = "of-moto"  # moto believes all
 
-Fault = Literal["lose", "slow", "late"]
-"""Its answer is lost; it is refused for now; or it is done, and said to have failed."""
+Fault = Literal["lose", "slow", "denied", "late"]
+"""Its answer is lost; it is refused for now, or for want of a right; or it is done, and
+said to have failed."""
 
-_SLOW = (
-    b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
-)
+_ERROR = "<Error><Code>{}</Code><Message>{}</Message></Error>"
+_REFUSED = {
+    "slow": ("503 Slow Down", "SlowDown", "Reduce your request rate."),
+    "denied": ("403 Forbidden", "AccessDenied", "Access Denied"),
+}
 
 
 @dataclasses.dataclass
@@ -152,8 +155,10 @@ class _Faulty:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if fault is None:
             return self._behind(environ, start)
-        if fault == "slow":
-            return _answer(start, "503 Slow Down", _SLOW, "application/xml")
+        if fault in _REFUSED:
+            status, *words = _REFUSED[fault]
+            body = _ERROR.format(*words).encode()
+            return _answer(start, status, body, "application/xml")
         [*self._behind(environ, lambda *_: None)]
         if fault == "late":
             return _answer(start, "500 Internal Server Error", b"", "text/plain")
